@@ -547,8 +547,10 @@ struct pf_backend_ops {
     bool      (*is_lost)(pf_backend *b);
 
     /* scratch_bytes: size of the scratch for batches of such sizes. reserve: makes the scratch that large, between two
-     * steps; a scratch that is too small need not fit beside it. A failure leaves the old one. */
+     * steps; a scratch that is too small need not fit beside it. A failure leaves the old one. scratch_more: by how
+     * much reserve would make it larger; NULL: as if there were none yet. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
+    uint64_t  (*scratch_more)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 
     /* Around the operations of a step. When begin sets *replayed, the step's operations were replayed and must not be

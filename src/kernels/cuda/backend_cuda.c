@@ -74,6 +74,7 @@ static const struct pf_backend_ops cuda_ops = {
     .repeats = pf_cuda_repeats,
     .end = pf_cuda_end,
     .scratch_bytes = pf_cuda_scratch_bytes,
+    .scratch_more = pf_cuda_scratch_more,
     .reserve = pf_cuda_reserve,
     .embed = pf_cuda_embed,
     .rms_norm = pf_cuda_rms_norm,

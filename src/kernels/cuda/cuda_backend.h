@@ -375,6 +375,7 @@ pf_status pf_cuda_pass(pf_backend *backend, pf_backend *to, void *x_to, const vo
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes);
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes);
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
+uint64_t pf_cuda_scratch_more(const pf_backend *backend, const struct pf_backend_sizes *sizes);
 pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes);
 pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed);
 enum pf_repeat_how pf_cuda_repeats(const pf_backend *backend, const struct pf_repeat *r);

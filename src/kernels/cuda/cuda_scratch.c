@@ -78,6 +78,36 @@ static void widen(int *to, int at_least)
         *to = at_least;
 }
 
+/* What serves such batches and those that the scratch is made for. */
+static struct pf_backend_sizes widest(const struct cuda_backend *b, const struct pf_backend_sizes *sizes)
+{
+    struct pf_backend_sizes s = b->sizes;
+    widen(&s.max_rows, sizes->max_rows);
+    widen(&s.max_n_in, sizes->max_n_in);
+    widen(&s.max_head_rows, sizes->max_head_rows);
+    widen(&s.max_head_n_in, sizes->max_head_n_in);
+    widen(&s.max_positions, sizes->max_positions);
+    widen(&s.max_head_dim, sizes->max_head_dim);
+    widen(&s.max_latent_heads, sizes->max_latent_heads);
+    widen(&s.max_i16, sizes->max_i16);
+    widen(&s.max_picks, sizes->max_picks);
+    widen(&s.n_expert, sizes->n_expert);
+    widen(&s.n_ff, sizes->n_ff);
+    widen(&s.n_out, sizes->n_out);
+    widen(&s.max_heads, sizes->max_heads);
+    widen(&s.expert_rank, sizes->expert_rank);
+    s.n_ctx = s.n_ctx > sizes->n_ctx ? s.n_ctx : sizes->n_ctx;
+    return s;
+}
+
+uint64_t pf_cuda_scratch_more(const pf_backend *backend, const struct pf_backend_sizes *sizes)
+{
+    const struct cuda_backend *b = (const struct cuda_backend *)backend;
+    struct pf_backend_sizes s = widest(b, sizes);
+    uint64_t bytes = pf_cuda_scratch_bytes(backend, &s);
+    return bytes > b->scratch_bytes ? bytes - b->scratch_bytes : 0;
+}
+
 /* Gives the scratch back; nothing that it held is of use after a step. */
 static void give_back(struct cuda_backend *b)
 {
@@ -123,22 +153,7 @@ static pf_status grow(struct cuda_backend *b, const struct pf_backend_sizes *s)
 pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    struct pf_backend_sizes s = b->sizes;
-    widen(&s.max_rows, sizes->max_rows);
-    widen(&s.max_n_in, sizes->max_n_in);
-    widen(&s.max_head_rows, sizes->max_head_rows);
-    widen(&s.max_head_n_in, sizes->max_head_n_in);
-    widen(&s.max_positions, sizes->max_positions);
-    widen(&s.max_head_dim, sizes->max_head_dim);
-    widen(&s.max_latent_heads, sizes->max_latent_heads);
-    widen(&s.max_i16, sizes->max_i16);
-    widen(&s.max_picks, sizes->max_picks);
-    widen(&s.n_expert, sizes->n_expert);
-    widen(&s.n_ff, sizes->n_ff);
-    widen(&s.n_out, sizes->n_out);
-    widen(&s.max_heads, sizes->max_heads);
-    widen(&s.expert_rank, sizes->expert_rank);
-    s.n_ctx = s.n_ctx > sizes->n_ctx ? s.n_ctx : sizes->n_ctx;
+    struct pf_backend_sizes s = widest(b, sizes);
     if (s.n_expert > CU_ROUTE_EXPERTS || s.max_head_dim > CU_HEAD_DIM)
         PF_FAIL(PF_EUNSUPPORTED, "a model of %d experts and heads of %d is more than the GPU kernels take (%d and %d)",
                 s.n_expert, s.max_head_dim, (int)CU_ROUTE_EXPERTS, (int)CU_HEAD_DIM);

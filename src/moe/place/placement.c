@@ -76,13 +76,6 @@ pf_status pf_place_reserve(struct pf_placement *p, const struct pf_backend_sizes
     return p ? p->ops->reserve(p, sizes) : PF_OK;
 }
 
-void pf_place_make_room(struct pf_placement *p, uint64_t bytes)
-{
-    FIRST_WITH(p, make_room);
-    if (p)
-        p->ops->make_room(p, bytes);
-}
-
 void pf_place_use_room(struct pf_placement *p)
 {
     FIRST_WITH(p, use_room);
@@ -301,7 +294,18 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
     return pf_place_session_bytes(m, p ? &p->cut : &all, p ? m->backend : m->cpu, opts, kv_bytes, work_bytes);
 }
 
-/* Bytes of a card's memory that the session takes with so many chunks there. */
+/* Of `bytes` that a session takes of a card those that it does not have yet: one scratch serves all sessions. */
+static uint64_t not_there(const struct pf_model *m, const pf_backend *card, const struct pf_session_opts *opts,
+                          uint64_t bytes)
+{
+    struct pf_session_opts o;
+    if (!card->ops->scratch_more || pf_session_opts_resolve(m, opts, &o) < 0)
+        return bytes;
+    struct pf_backend_sizes sizes = pf_backend_sizes_of(m, &o);
+    return bytes - card->ops->scratch_bytes(card, &sizes) + card->ops->scratch_more(card, &sizes);
+}
+
+/* Bytes of a card's memory that the session takes with so many chunks there, beside what is there. */
 static uint64_t near_bytes(const struct pf_placement *p, int card, const struct pf_session_opts *o, int64_t n_chunks)
 {
     struct pf_session_opts with = *o;
@@ -311,7 +315,18 @@ static uint64_t near_bytes(const struct pf_placement *p, int card, const struct 
     pf_cut_card(&p->cut, card, &first, &end);
     if (pf_session_part_bytes(p->m, &with, p->cards[card], first, end, &kv, &work) < 0)
         return UINT64_MAX;
-    return kv + work;
+    return not_there(p->m, p->cards[card], &with, kv + work);
+}
+
+pf_status pf_place_make_room(struct pf_model *m, const struct pf_session_opts *o)
+{
+    struct pf_placement *p = m->place;
+    uint64_t kv, work;
+    PF_TRY(pf_session_bytes(m, o, &kv, &work));
+    FIRST_WITH(p, make_room);
+    if (p)
+        p->ops->make_room(p, not_there(m, p->device, o, kv + work));
+    return PF_OK;
 }
 
 uint64_t pf_place_visits_stage(const struct pf_placement *p, int card, const struct pf_session_opts *o)

@@ -180,7 +180,8 @@ enum pf_guess pf_place_guesses(const struct pf_placement *p, int il, int rows);
 void      pf_place_guess(struct pf_placement *p, int il, const int32_t *picks, int rows, int depth);
 struct pf_cut pf_place_cut_for(const struct pf_placement *p, const struct pf_session_opts *o);
 pf_status pf_place_reserve(struct pf_placement *p, const struct pf_backend_sizes *sizes);
-void      pf_place_make_room(struct pf_placement *p, uint64_t bytes);
+/* What a GPU's cards hold beside sessions, such as cached experts, gives way to one with these options. */
+pf_status pf_place_make_room(struct pf_model *m, const struct pf_session_opts *o);
 void      pf_place_use_room(struct pf_placement *p);
 pf_status pf_place_fill(struct pf_placement *p);
 bool      pf_place_maps(const struct pf_placement *p, const struct pf_tensor *t);

@@ -279,9 +279,7 @@ static pf_status check_layers(const struct pf_session *s)
 /* A GPU's expert cache gives way to the session, then takes what is left. */
 static pf_status open_with_room(struct pf_session *s)
 {
-    uint64_t kv_bytes, work_bytes;
-    PF_TRY(pf_session_bytes(s->m, &s->opts, &kv_bytes, &work_bytes));
-    pf_place_make_room(s->m->place, kv_bytes + work_bytes);
+    PF_TRY(pf_place_make_room(s->m, &s->opts));
     if (s->opts.n_near == 0)
         s->opts.n_near = pf_place_near(s->m->place, &s->opts);
     if (s->m->backend != s->m->cpu && pf_kv_far_bytes(s->m, &s->opts, 0, s->m->n_layer) > 0)
