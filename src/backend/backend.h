@@ -541,6 +541,9 @@ struct pf_backend_ops {
      * as it is until `finish`, which waits for all copies and operations and reports failures since the last one. */
     pf_status (*upload)(pf_backend *b, void *to, const void *from, size_t bytes);
     pf_status (*download)(pf_backend *b, void *to, const void *from, size_t bytes);
+    /* upload of what lies in shared memory of buf_alloc, by the device's kernels: not behind copies that are under way
+     * beside the operations. NULL: upload serves. */
+    pf_status (*bring)(pf_backend *b, void *to, const void *from, size_t bytes);
     pf_status (*finish)(pf_backend *b);
 
     /* After a failure, when nothing is under way: whether the device answers no more. NULL: it is no device. */

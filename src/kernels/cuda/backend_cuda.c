@@ -67,6 +67,7 @@ static const struct pf_backend_ops cuda_ops = {
     .buf_copy = pf_cuda_buf_copy,
     .pass = pf_cuda_pass,
     .upload = pf_cuda_upload,
+    .bring = pf_cuda_bring,
     .download = pf_cuda_download,
     .finish = pf_cuda_finish,
     .is_lost = pf_cuda_is_lost,

@@ -293,6 +293,8 @@ cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ro
 cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
                            const int32_t *pos, int rows);
 cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows);
+/* Copies from memory of the host that the device has mapped; all multiples of 16. */
+cudaError_t pf_cu_bring(cudaStream_t st, void *to, const void *from, size_t bytes);
 cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *r, int *fault);
 
 /* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind

@@ -378,6 +378,33 @@ extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies,
     return e;
 }
 
+/* A thread has several sixteens on their way at once: the bus takes long to answer. */
+static __global__ void __launch_bounds__(THREADS) bring(uint4 *to, const uint4 *from, size_t n)
+{
+    enum { AT_ONCE = 8 };
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    wait_turn();
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += AT_ONCE * stride) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (i + k * stride < n)
+                v[k] = __ldcs(from + i + k * stride);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (i + k * stride < n)
+                to[i + k * stride] = v[k];
+    }
+}
+
+extern "C" cudaError_t pf_cu_bring(cudaStream_t st, void *to, const void *from, size_t bytes)
+{
+    enum { MOST_BLOCKS = 256 };
+    size_t n = bytes / sizeof(uint4), blocks = (n + THREADS - 1) / THREADS;
+    return launch_early(bring, (unsigned)(blocks < MOST_BLOCKS ? blocks : (size_t)MOST_BLOCKS), THREADS, 0, st,
+                        (uint4 *)to, (const uint4 *)from, n);
+}
+
 static __global__ void softcap(float *x, float cap, int64_t n)
 {
     wait_turn();

@@ -373,6 +373,7 @@ void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
 void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c);
 pf_status pf_cuda_pass(pf_backend *backend, pf_backend *to, void *x_to, const void *x, size_t bytes);
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes);
+pf_status pf_cuda_bring(pf_backend *backend, void *to, const void *from, size_t bytes);
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes);
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
 uint64_t pf_cuda_scratch_more(const pf_backend *backend, const struct pf_backend_sizes *sizes);

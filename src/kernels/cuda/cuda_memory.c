@@ -80,14 +80,25 @@ pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream), "copying to the GPU");
 }
 
-/* Where kernels write to the host's memory at p; NULL: they cannot. */
-static float *seen_by_kernels(void *p)
+/* Where kernels find the host's memory at p; NULL: they do not. */
+static void *seen_by_kernels(void *p)
 {
     void *seen;
     if (cudaHostGetDevicePointer(&seen, p, 0) == cudaSuccess)
         return seen;
     cudaGetLastError();
     return NULL;
+}
+
+pf_status pf_cuda_bring(pf_backend *backend, void *to, const void *from, size_t bytes)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const void *seen = seen_by_kernels((void *)(uintptr_t)from);
+    if (!seen || ((uintptr_t)seen | (uintptr_t)to | bytes) % 16 != 0)
+        return pf_cuda_upload(backend, to, from, bytes);
+    PF_TRY(pf_cuda_settle(b));
+    b->x_of = NULL;
+    return pf_cuda_put(b, pf_cu_bring(b->stream, to, seen, bytes), "copying to the GPU");
 }
 
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes)

@@ -61,6 +61,8 @@ static pf_status bring(struct pf_step *t, const struct pf_kv_layer *kv, const st
                        struct pf_kv_view *at_hand)
 {
     enum { IN_PLACE_ROWS = 8 };
+    pf_status (*copy)(pf_backend *, void *, const void *, size_t) = ops_of(t)->bring ? ops_of(t)->bring :
+                                                                                       ops_of(t)->upload;
     int64_t n_far = kv->view.n_chunks - kv->view.n_near;
     int64_t n = (pf_part_end(p) + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS - kv->view.n_near;
     if (!kv->far || !t->unit->stage || n <= 0 || p->rows <= IN_PLACE_ROWS)
@@ -69,8 +71,8 @@ static pf_status bring(struct pf_step *t, const struct pf_kv_layer *kv, const st
     char *k = kv->far, *v = k + kv->k_far, *k_to = t->unit->stage, *v_to = k_to + k_bytes;
     if (k_bytes + v_bytes > t->unit->stage_bytes)
         return PF_OK;
-    PF_TRY(ops_of(t)->upload(t->unit->backend, k_to, k, k_bytes));
-    PF_TRY(ops_of(t)->upload(t->unit->backend, v_to, v, v_bytes));
+    PF_TRY(copy(t->unit->backend, k_to, k, k_bytes));
+    PF_TRY(copy(t->unit->backend, v_to, v, v_bytes));
     at_hand->k_far += (intptr_t)k_to - (intptr_t)k;
     at_hand->v_far += (intptr_t)v_to - (intptr_t)v;
     return PF_OK;
