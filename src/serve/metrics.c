@@ -34,8 +34,9 @@ void metrics_print(const pf_model *m, struct buf *out)
     put(out, "requests_total", "counter", "Generations asked for.", (double)metrics.requests);
     put(out, "requests_failed_total", "counter", "Generations that failed.", (double)metrics.failed);
     put(out, "requests_cancelled_total", "counter", "Generations whose client went away.", (double)metrics.cancelled);
-    put(out, "requests_running", "gauge", "Generations that have a slot.", metrics.running);
-    put(out, "requests_waiting", "gauge", "Generations that wait for a slot.", metrics.waiting);
+    put(out, "requests_running", "gauge", "Generations that have a slot, or had one and wait for another.",
+        metrics.running);
+    put(out, "requests_waiting", "gauge", "Generations that wait for their first slot.", metrics.waiting);
     put(out, "prompt_tokens_total", "counter", "Tokens of prompts, evaluated or reused.",
         (double)metrics.prompt_tokens);
     put(out, "cached_tokens_total", "counter", "Tokens of prompts that needed no evaluation.",
@@ -47,5 +48,7 @@ void metrics_print(const pf_model *m, struct buf *out)
         (double)metrics.answer_us * 1e-6);
     put(out, "steps_broken_off_total", "counter", "Steps of a prompt that was alone, ended for a request that came.",
         (double)metrics.broken_off);
+    put(out, "slots_yielded_total", "counter", "Slots that generations left to other clients' for a while.",
+        (double)metrics.yielded);
     put_engine(m, out);
 }

@@ -12,6 +12,7 @@ struct metrics {
     atomic_ullong prompt_tokens, cached_tokens, answer_tokens;
     atomic_ullong prompt_us, answer_us;
     atomic_ullong broken_off;                            /* steps */
+    atomic_ullong yielded;                               /* slots, to other clients */
     atomic_int    running, waiting;
 };
 extern struct metrics metrics;

@@ -51,9 +51,8 @@ void generate(struct exchange *x, const struct protocol *p)
         answer_wrong_field(x, &r);
     } else if (!prompt_make(j, &server->prompt, &t)) {
         exchange_error(x, &t);
-    } else if (!sched_add(server->sched, j)) {
-        exchange_error(x, &(struct trouble){ .status = 503, .why = "too many requests wait (--queue)" });
     } else {
+        sched_add(server->sched, j);
         return;
     }
     job_free(j);

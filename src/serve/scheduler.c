@@ -10,15 +10,34 @@
 #include "serve/metrics.h"
 #include "serve/slot.h"
 
+/* How long a slot is a request's before a client that has none may claim it, and how many times as long as it took to
+ * make the sequence what it was: so no more than a fifth of the time goes into changing. */
+static const double TURN_S = 1, TURN_PER_RETURN = 4;
+
 enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512,
        BEFORE_ANSWER = 32 };         /* tokens: more than templates put in front of an answer */
+
+/* What waits for a slot: a job, or what one was doing when its slot was given to others. */
+struct waiting {
+    struct queued turn;               /* first */
+    struct job  *job;
+    struct slot *parked;             /* NULL: not begun */
+};
+
+/* Whose a slot is, and since when its job goes on; since 0: the sequence is not back yet. */
+struct place {
+    struct party *client;            /* NULL: free */
+    double        given, since, turn_s;
+    uint64_t      served;            /* its prompt's last slice */
+};
 
 struct sched {
     struct sched_opts o;
     struct slot      *slots;
+    struct place     *places;        /* [n_slots] */
     int               n_slots;       /* that there is memory for */
     bool              cuts;          /* a sequence can be cut a few tokens short without evaluating others again */
-    int               turn;          /* slot whose prompt had the last slice */
+    uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;
     double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
     double            lone_row_s;    /* of a row in the last step of a prompt that was alone; 0: not known */
@@ -26,9 +45,13 @@ struct sched {
     pthread_t         thread;
     pthread_mutex_t   lock;
     pthread_cond_t    more;
-    struct job       *first, *last;
-    int               n_waiting;
-    struct { pf_session *session; double end; bool broken_off; } lone;   /* begin_lone; session NULL: there is none */
+    struct turns      turns;         /* of struct waiting and places */
+    struct {
+        pf_session *session;         /* NULL: there is none */
+        const struct party *client;  /* NULL: there is a free slot beside it */
+        double claimed, end;         /* when its slot can be claimed, and when the step ends */
+        bool   broken_off;
+    } lone;                          /* begin_lone */
     bool              ending;
     struct buf        ill;           /* sched_ill's sentence; the thread's own to change, with the lock */
 };
@@ -119,85 +142,94 @@ static void exchange_sequences(struct sched *sched, struct slot *s, const struct
     s->unsaved = false;
 }
 
-static void give_slot(struct sched *sched, struct slot *s, struct job *j)
+/* A slot for a job's next choice, or for one that was begun. */
+static void give_slot(struct sched *sched, struct slot *s, struct job *j, struct slot *parked, struct party *client)
 {
+    double now = now_s();
     s->used = ++sched->n_used;
-    slot_give(s, j);
+    sched->places[s - sched->slots] = (struct place){ client, now, parked ? 0 : now, TURN_S, 0 };
+    if (parked)
+        slot_resume(s, parked);
+    else
+        slot_give(s, j);
 }
 
 /* ---- The queue --------------------------------------------------------------------------------------------------- */
 
-/* With the lock. */
-static void break_off(struct sched *s)
+static struct waiting *waiting_of(struct queued *t)
 {
-    if (!s->lone.session || s->lone.broken_off || s->lone.end - now_s() < (double)s->o.pause_ms * 1e-3)
+    return (struct waiting *)t;
+}
+
+/* With the lock, for who waits: where a slot is free or can be claimed before the step is over. */
+static void break_off(struct sched *s, const struct party *client)
+{
+    double from = now_s();
+    if (!s->lone.session || s->lone.broken_off || (s->lone.client && !turns_before(client, s->lone.client)))
+        return;
+    from = s->lone.client && s->lone.claimed > from ? s->lone.claimed : from;
+    if (s->lone.end - from < (double)s->o.pause_ms * 1e-3)
         return;
     s->lone.broken_off = true;
     pf_session_cancel(s->lone.session);
 }
 
-/* With the lock: takes the jobs out whose clients have gone, so that they keep nobody out; returns them, in a list. */
-static struct job *take_gone(struct sched *s)
+/* With the lock: takes the jobs out whose clients have gone, so that they keep nobody out; returns them, in a list. Of
+ * what was begun the scheduler's thread lets go, when its turn comes. */
+static struct queued *take_gone(struct sched *s)
 {
-    struct job *gone = NULL, **at = &s->first;
-    s->last = NULL;
-    while (*at) {
-        struct job *j = *at;
-        if (!exchange_gone(j->x)) {
-            s->last = j;
-            at = &j->next;
+    struct queued *gone = NULL, *next;
+    for (struct queued *t = s->turns.first; t; t = next) {
+        next = t->next;
+        if (waiting_of(t)->parked || !exchange_gone(waiting_of(t)->job->x))
             continue;
-        }
-        *at = j->next;
-        j->next = gone;
-        gone = j;
-        s->n_waiting--;
+        turns_leave(&s->turns, t);
+        t->next = gone;
+        gone = t;
     }
     return gone;
 }
 
-static void forget_gone(struct job *j)
+static void forget_gone(struct queued *t)
 {
-    while (j) {
-        struct job *next = j->next;
+    while (t) {
+        struct queued *next = t->next;
         atomic_fetch_add(&metrics.cancelled, 1);
-        job_free(j);
-        j = next;
+        job_free(waiting_of(t)->job);
+        free(t);
+        t = next;
     }
 }
 
-bool sched_add(struct sched *s, struct job *j)
+static void refuse(struct waiting *w)
 {
+    job_fail(w->job, &(struct trouble){ .status = 503, .why = "too many requests wait (--queue)" });
+    job_free(w->job);
+    free(w);
+}
+
+void sched_add(struct sched *s, struct job *j)
+{
+    struct waiting *w = xrealloc(NULL, 1, sizeof *w), *last = NULL;
+    *w = (struct waiting){ .job = j };
+    j->since = now_s();
     pthread_mutex_lock(&s->lock);
-    struct job *gone = s->n_waiting < s->o.queue ? NULL : take_gone(s);
-    bool room = s->n_waiting < s->o.queue && !s->ending;
-    if (room) {
-        j->next = NULL;
-        j->since = now_s();
-        *(s->last ? &s->last->next : &s->first) = j;
-        s->last = j;
-        s->n_waiting++;
+    struct queued *gone = s->turns.n < s->o.queue ? NULL : take_gone(s);
+    turns_wait(&s->turns, &w->turn, exchange_client(j->x), false);
+    if (s->ending || s->turns.n > s->o.queue)
+        last = s->ending ? w : waiting_of(turns_last(&s->turns));
+    if (last != w) {
         atomic_fetch_add(&metrics.requests, 1);
-        atomic_store(&metrics.waiting, s->n_waiting);
-        break_off(s);
+        break_off(s, w->turn.client);
         pthread_cond_signal(&s->more);
     }
+    if (last)
+        turns_leave(&s->turns, &last->turn);
+    atomic_store(&metrics.waiting, s->turns.n);
     pthread_mutex_unlock(&s->lock);
     forget_gone(gone);
-    return room;
-}
-
-static struct job *take_first(struct sched *s)
-{
-    pthread_mutex_lock(&s->lock);
-    struct job *j = s->first;
-    if (j) {
-        s->first = j->next;
-        s->last = s->first ? s->last : NULL;
-        atomic_store(&metrics.waiting, --s->n_waiting);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return j;
+    if (last)
+        refuse(last);
 }
 
 static bool any_running(const struct sched *s)
@@ -219,7 +251,7 @@ static bool any_free(const struct sched *s)
 static bool is_queue_empty(struct sched *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool empty = !s->first;
+    bool empty = !s->turns.first;
     pthread_mutex_unlock(&s->lock);
     return empty;
 }
@@ -248,33 +280,136 @@ static bool wait_for_work(struct sched *s)
 {
     save_idle(s, false);
     pthread_mutex_lock(&s->lock);
-    while (!s->first && !s->ending && !any_running(s))
+    while (!s->turns.first && !s->ending && !any_running(s))
         pthread_cond_wait(&s->more, &s->lock);
-    bool more = s->first || any_running(s);
+    bool more = s->turns.first || any_running(s);
     pthread_mutex_unlock(&s->lock);
     return more;
 }
 
+/* With the lock: places of slots that jobs have left are given back; turns begin where sequences are what they were. */
+static void settle_places(struct sched *s)
+{
+    for (int i = 0; i < s->o.n_slots; i++) {
+        struct place *p = &s->places[i];
+        if (p->client && !s->slots[i].job) {
+            turns_take_back(&s->turns, p->client);
+            p->client = NULL;
+        } else if (p->client && p->since == 0 && !s->slots[i].fresh && !s->slots[i].left) {
+            p->since = now_s();
+            p->turn_s = TURN_PER_RETURN * (p->since - p->given);
+            p->turn_s = p->turn_s > TURN_S ? p->turn_s : TURN_S;
+        }
+    }
+}
+
+/* With the lock: the slot that a client may claim, of who has most slots the one whose sequence is the shortest. -1:
+ * none. */
+static int find_claimed(const struct sched *s, const struct party *client)
+{
+    int best = -1;
+    double now = now_s();
+    for (int i = 0; i < s->n_slots; i++) {
+        const struct place *p = &s->places[i], *b = best < 0 ? NULL : &s->places[best];
+        if (!p->client || p->since == 0 || now - p->since < p->turn_s || !turns_before(client, p->client))
+            continue;
+        if (!b || turns_more(p->client, b->client) ||
+            (!turns_more(b->client, p->client) &&
+             pf_session_pos(s->slots[i].session) < pf_session_pos(s->slots[best].session)))
+            best = i;
+    }
+    return best;
+}
+
+/* With the lock: what a slot does waits from now on, ahead of its client's other requests. */
+static void park(struct sched *s, int i)
+{
+    struct waiting *w = xrealloc(NULL, 1, sizeof *w);
+    struct job *j = s->slots[i].job;
+    *w = (struct waiting){ .job = j, .parked = slot_park(&s->slots[i]) };
+    turns_take_back(&s->turns, s->places[i].client);
+    s->places[i].client = NULL;
+    turns_wait(&s->turns, &w->turn, exchange_client(j->x), true);
+    atomic_fetch_add(&metrics.yielded, 1);
+}
+
+/* What is to have a slot now, and its client; a slot is free then. NULL: nothing waits, or there is no slot for it. */
+static struct waiting *take_next(struct sched *s, struct party **client)
+{
+    pthread_mutex_lock(&s->lock);
+    settle_places(s);
+    struct queued *t = turns_next(&s->turns);
+    if (t && !any_free(s)) {
+        int i = find_claimed(s, t->client);
+        if (i >= 0)
+            park(s, i);
+        else
+            t = NULL;
+    }
+    if (t)
+        *client = turns_give(&s->turns, t);
+    atomic_store(&metrics.waiting, s->turns.n);
+    pthread_mutex_unlock(&s->lock);
+    return t ? waiting_of(t) : NULL;
+}
+
+/* A slot that was to be given is not. */
+static void give_back(struct sched *s, struct party *client)
+{
+    pthread_mutex_lock(&s->lock);
+    turns_take_back(&s->turns, client);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Lets go of a job for which nobody waits; false: somebody does. */
+static bool forget_if_gone(struct waiting *w)
+{
+    struct job *j = w->job;
+    if (!j->over && !exchange_gone(j->x))
+        return false;
+    if (!j->over)
+        atomic_fetch_add(&metrics.cancelled, 1);
+    if (!w->parked) {
+        job_free(j);
+        return true;
+    }
+    if (!j->over)
+        exchange_end(j->x);
+    j->over = true;
+    slot_forget(w->parked);
+    return true;
+}
+
+/* What the slot is to go on from. */
+static struct prompt wanted_of(const struct waiting *w)
+{
+    const struct slot *p = w->parked;
+    if (p && p->left)
+        return (struct prompt){ .tok = p->left, .n_tok = p->n_left + 1 };
+    return *(p ? job_prompt(w->job, p->choice) : w->job->req.prompts);
+}
+
 static void fill_slots(struct sched *s)
 {
-    struct job *j;
-    while (any_free(s) && (j = take_first(s))) {
-        if (exchange_gone(j->x)) {
-            atomic_fetch_add(&metrics.cancelled, 1);
-            job_free(j);
+    struct waiting *w;
+    struct party *client;
+    while ((w = take_next(s, &client))) {
+        if (forget_if_gone(w)) {
+            give_back(s, client);
+            free(w);
             continue;
         }
-        int i = choose_slot(s, j->req.prompts);
+        struct prompt q = wanted_of(w);
+        int i = choose_slot(s, &q);
         if (i >= 0) {
-            exchange_sequences(s, &s->slots[i], j->req.prompts);
-            give_slot(s, &s->slots[i], j);
+            exchange_sequences(s, &s->slots[i], &q);
+            give_slot(s, &s->slots[i], w->job, w->parked, client);
+            free(w);
             continue;
         }
         pthread_mutex_lock(&s->lock);        /* slots turned out to be fewer: back to the queue's head */
-        j->next = s->first;
-        s->first = j;
-        s->last = s->last ? s->last : j;
-        s->n_waiting++;
+        turns_wait(&s->turns, &w->turn, exchange_client(w->job->x), true);
+        turns_take_back(&s->turns, client);
         pthread_mutex_unlock(&s->lock);
     }
 }
@@ -285,7 +420,7 @@ static void fill_slots(struct sched *s)
 static bool leads(const struct slot *s)
 {
     const struct job *j = s->job;
-    return j && j->n_given < j->n_choices && job_prompt(j, s->choice) == job_prompt(j, j->n_given) &&
+    return j && !s->left && j->n_given < j->n_choices && job_prompt(j, s->choice) == job_prompt(j, j->n_given) &&
            job_prompt(j, s->choice)->n_tok >= WORTH_TOKENS;
 }
 
@@ -315,7 +450,7 @@ static struct slot *leader_of(const struct sched *sched, const struct job *j, bo
 }
 
 /* Gives a job's next choice to a free slot; false: there is none, or the choice is better given later. */
-static bool give_another(struct sched *sched, struct job *j)
+static bool give_another(struct sched *sched, struct job *j, struct party *client)
 {
     bool soon;
     const struct slot *leader = leader_of(sched, j, &soon);
@@ -331,7 +466,11 @@ static bool give_another(struct sched *sched, struct job *j)
     } else {
         exchange_sequences(sched, s, p);
     }
-    give_slot(sched, s, j);
+    pthread_mutex_lock(&sched->lock);
+    settle_places(sched);
+    turns_give_more(client);
+    pthread_mutex_unlock(&sched->lock);
+    give_slot(sched, s, j, NULL, client);
     return true;
 }
 
@@ -347,7 +486,7 @@ static void share_slots(struct sched *sched)
         for (int i = 0; i < sched->n_slots && any_free(sched); i++) {
             struct job *j = sched->slots[i].job;
             if (j && !j->over && j->n_given < j->n_choices)
-                gave = give_another(sched, j) || gave;
+                gave = give_another(sched, j, sched->places[i].client) || gave;
         }
     }
 }
@@ -402,44 +541,86 @@ static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t
     r->rows += n;
 }
 
-/* Slices of prompts, from the one after that which had the last slice, as long as rows are left. */
+/* Whether the slot's sequence is to be evaluated further before it can answer. */
+static bool is_behind(struct slot *s)
+{
+    if (!s->job || s->answering)
+        return false;
+    pf_status st = s->fresh ? slot_take_prefix(s) : PF_OK;
+    if (st < 0)
+        slot_fail(s, st, NULL);
+    return st == PF_OK && !s->answering;
+}
+
+static bool is_sooner(const struct place *a, const struct place *b)
+{
+    const struct party *x = a->client, *y = b->client;
+    return x == y ? a->served < b->served
+                  : x->address == y->address ? x->served < y->served : x->address->served < y->address->served;
+}
+
+/* The slot whose prompt is to have the next slice: the address, there the client, there the slot that had one longest
+ * ago. before: what has a slice of this round is passed over. -1: none. */
+static int next_prompt(struct sched *sched, uint64_t before)
+{
+    int best = -1;
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched->places[i].served <= before && is_behind(&sched->slots[i]) &&
+            (best < 0 || is_sooner(&sched->places[i], &sched->places[best])))
+            best = i;
+    return best;
+}
+
+/* Slices of prompts, in turns, as long as rows are left. */
 static void add_prompts(struct sched *sched, struct round *r, size_t rows)
 {
-    int turn = sched->turn;
-    for (int k = 1; k <= sched->n_slots && rows > 0; k++) {
-        int i = (turn + k) % sched->n_slots;
+    uint64_t before = sched->n_slices;
+    for (int i; rows > 0 && (i = next_prompt(sched, before)) >= 0;) {
         struct slot *s = &sched->slots[i];
-        if (!s->job || s->answering)
-            continue;
-        pf_status st = s->fresh ? slot_take_prefix(s) : PF_OK;
-        if (st < 0) {
-            slot_fail(s, st, NULL);
-            continue;
-        }
-        const struct prompt *p = job_prompt(s->job, s->choice);
-        size_t end = leads(s) && any_free(sched) && s->n_done < n_led(sched, s) ? n_led(sched, s) : p->n_tok;
-        size_t left = end - s->n_done, n = left < rows ? left : rows;
-        add_part(r, s, p->tok + s->n_done, n);
+        struct place *p = &sched->places[i];
+        size_t end, from = s->n_done;
+        const int32_t *tok = slot_wants(s, &end);
+        end = leads(s) && any_free(sched) && from < n_led(sched, s) ? n_led(sched, s) : end;
+        size_t n = end - from < rows ? end - from : rows;
+        add_part(r, s, tok + from, n);
         rows -= n;
-        sched->turn = i;
+        p->served = p->client->served = p->client->address->served = ++sched->n_slices;
     }
 }
 
 /* A prompt that is alone takes steps of as many rows as are fastest, which may take longer than others are to wait. So
- * one is broken off when somebody comes, a slot is free, and the step does not end by itself soon. What it has computed
- * is lost; the steps after that are short at first and double, so that a prompt gets on however often it is disturbed:
- * what is lost is never more than what was done since the last time. The end is far away as long as nobody knows how
- * long such steps take. */
+ * one is broken off when somebody comes who has a slot, a free one or by claim, and the step does not end by itself
+ * soon. What it has computed is lost; the steps after that are short at first and double, so that a prompt gets on
+ * however often it is disturbed: what is lost is never more than what was done since the last time. The end is far away
+ * as long as nobody knows how long such steps take. A step that is no longer than a pause is not broken off for a
+ * claim. */
 static void begin_lone(struct sched *s, const struct round *r)
 {
+    const struct place *place = &s->places[r->of[0] - s->slots];
+    bool is_short = r->rows <= rows_of_a_pause(s), is_free = any_free(s);
     double takes = s->lone_row_s > 0 ? s->lone_row_s * (double)r->rows : 1e9;
     pthread_mutex_lock(&s->lock);
-    s->lone.session = r->parts[0].session;
+    s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
+    s->lone.client = is_free ? NULL : place->client;
+    s->lone.claimed = place->since > 0 ? place->since + place->turn_s : 2e9;
     s->lone.end = now_s() + takes;
     s->lone.broken_off = false;
-    if (s->first)
-        break_off(s);
+    struct queued *t = turns_next(&s->turns);
+    if (t)
+        break_off(s, t->client);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* Whether somebody waits who may claim the slot of what is alone: its steps are to be short. */
+static bool is_claimed(struct sched *s)
+{
+    bool is = false;
+    pthread_mutex_lock(&s->lock);
+    const struct queued *t = turns_next(&s->turns);
+    for (int i = 0; t && i < s->n_slots; i++)
+        is = is || (s->slots[i].job && turns_before(t->client, s->places[i].client));
+    pthread_mutex_unlock(&s->lock);
+    return is;
 }
 
 static void end_lone(struct sched *s, const struct round *r, double row_s)
@@ -483,7 +664,7 @@ bool sched_ill(struct sched *s, struct buf *why)
 
 static void evaluate(struct sched *sched, struct round *r)
 {
-    bool lone = r->n == 1 && !r->of[0]->answering && any_free(sched);
+    bool lone = r->n == 1 && !r->of[0]->answering;
     if (lone)
         begin_lone(sched, r);
     double begin = now_s();
@@ -531,7 +712,7 @@ static void round_of_steps(struct sched *sched)
     for (int i = 0; i < sched->n_slots; i++)
         if (sched->slots[i].job && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
-    add_prompts(sched, &r, n_running > 1 ? rows_of_a_pause(sched) : sched->lone_rows);
+    add_prompts(sched, &r, n_running > 1 || is_claimed(sched) ? rows_of_a_pause(sched) : sched->lone_rows);
     if (r.n > 0)
         evaluate(sched, &r);
 }
@@ -546,6 +727,9 @@ static void *run(void *ctx)
         round_of_steps(s);
     }
     save_idle(s, true);
+    pthread_mutex_lock(&s->lock);
+    settle_places(s);
+    pthread_mutex_unlock(&s->lock);
     return NULL;
 }
 
@@ -561,6 +745,7 @@ static void free_sched(struct sched *s)
         saved_close(s->o.saved);
     buf_free(&s->ill);
     free(s->slots);
+    free(s->places);
     free(s);
 }
 
@@ -581,6 +766,8 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
     struct sched *s = xrealloc(NULL, 1, sizeof *s);
     *s = (struct sched){ .o = *o, .n_slots = o->n_slots };
     s->slots = xrealloc(NULL, (size_t)o->n_slots, sizeof *s->slots);
+    s->places = xrealloc(NULL, (size_t)o->n_slots, sizeof *s->places);
+    memset(s->places, 0, (size_t)o->n_slots * sizeof *s->places);
     for (int i = 0; i < o->n_slots; i++)
         s->slots[i] = (struct slot){ .m = o->m, .family = o->family };
     pf_status st = pf_session_open(&s->slots[0].session, o->m, &o->session);

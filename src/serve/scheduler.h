@@ -1,7 +1,12 @@
 /* The scheduler: one thread that owns all sessions (slots) and makes their steps.
  *
  *     sched_add -> queue -> a free slot, the one whose sequence has most of the prompt -> prompt, slice by slice
- *                                                                                      -> answer, token by token
+ *                    ^                                                                 -> answer, token by token
+ *                    `--------------- what the slot was doing, when another client claims it ---'
+ *
+ * Slots go to clients in turns (http/turns.h). Where none is free, who has none, or less than he would leave to others,
+ * claims one that was somebody's for a turn: a second, and longer where it takes long to go on afterwards. What a slot
+ * was doing then waits in the queue, at the head of its client's requests.
  *
  * Every round is one batch: each answering slot has its next token in it, and prompts their next slice, whose
  * length keeps the round within the bound on pauses; prompts take turns, so a short one does not wait for a long
@@ -31,8 +36,9 @@ struct sched;
 pf_status sched_open(struct sched **out, const struct sched_opts *o);
 int64_t   sched_n_ctx(const struct sched *s);
 
-/* Takes the job. False: the queue is full, and the job is still the caller's. */
-bool sched_add(struct sched *s, struct job *j);
+/* Takes the job. Where the queue is full, the client that has most in it loses the last of that, which is answered with
+ * an error. */
+void sched_add(struct sched *s, struct job *j);
 /* Whether the last step failed because something could not be read, the drive or another process of the model, which
  * may need the server to be started again; *why: the sentence. From any thread. */
 bool sched_ill(struct sched *s, struct buf *why);

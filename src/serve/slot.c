@@ -1,6 +1,7 @@
 /* See slot.h. */
 #include "serve/slot.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -26,6 +27,8 @@ void slot_leave(struct slot *s)
 {
     struct job *j = s->job;
     answer_free(&s->answer);             /* its matchers, before the job's grammar */
+    free(s->left);
+    s->left = NULL;
     s->job = NULL;
     if (--j->n_slots == 0)
         free_job(j);
@@ -141,18 +144,43 @@ size_t slot_common(const struct slot *s, const int32_t *tok, size_t n)
 
 static void sample_next(struct slot *s);
 
-pf_status slot_take_prefix(struct slot *s)
+const int32_t *slot_wants(const struct slot *s, size_t *n)
 {
     const struct prompt *q = job_prompt(s->job, s->choice);
-    size_t common = slot_common(s, q->tok, q->n_tok);
-    common = common == q->n_tok ? common - 1 : common;
+    *n = s->left ? s->n_left : q->n_tok;
+    return s->left ? s->left : q->tok;
+}
+
+/* The sequence is what it was before the slot was given to others: in an answer, or in the middle of a prompt. */
+static void is_back(struct slot *s)
+{
+    size_t n_prompt = job_prompt(s->job, s->choice)->n_tok;
+    s->answering = s->n_left >= n_prompt;
+    s->prompt_end = s->answering ? (int64_t)n_prompt : s->prompt_end;
+    free(s->left);
+    s->left = NULL;
+}
+
+/* What a recurrent state or a window cannot go back to is evaluated again by slices, as the rest is. */
+pf_status slot_take_prefix(struct slot *s)
+{
+    size_t n;
+    const int32_t *tok = slot_wants(s, &n);
+    size_t common = slot_common(s, tok, n);
+    common = common == n && !s->left ? n - 1 : common;
     pf_status st = pf_session_rewind(s->session, (int64_t)common);
+    if (st == PF_OK && pf_session_computed(s->session) < (int64_t)common) {
+        common = (size_t)pf_session_computed(s->session);
+        st = pf_session_rewind(s->session, (int64_t)common);
+    }
     if (st < 0)
         return st;
-    if (s->choice % s->job->req.n == 0)
-        s->job->usage.n_cached += (size_t)pf_session_computed(s->session);
+    if (!s->left && s->choice % s->job->req.n == 0)
+        s->job->usage.n_cached += common;
     s->n_done = common;
     s->fresh = false;
+    if (s->left && common == n)
+        is_back(s);
     return PF_OK;
 }
 
@@ -268,6 +296,50 @@ void slot_took(struct slot *s, size_t n)
         sample_next(s);
     } else {
         s->n_done += n;
-        prompt_done(s);
+        if (!s->left)
+            prompt_done(s);
+        else if (s->n_done == s->n_left)
+            is_back(s);
     }
+}
+
+/* ---- Slots given to others --------------------------------------------------------------------------------------- */
+
+struct slot *slot_park(struct slot *s)
+{
+    struct slot *p = xrealloc(NULL, 1, sizeof *p);
+    slot_take_times(s);
+    *p = *s;
+    p->session = NULL;
+    p->n_left = (size_t)pf_session_pos(s->session);
+    p->left = NULL;
+    if (!s->fresh && p->n_left > 0) {
+        p->left = xrealloc(NULL, p->n_left + 1, sizeof *p->left);
+        memcpy(p->left, pf_session_tokens(s->session), p->n_left * sizeof *p->left);
+        p->left[p->n_left] = s->answering ? s->next : job_prompt(s->job, s->choice)->tok[s->n_done];
+    }
+    s->job = NULL;
+    s->answer = (struct answer){ .m = NULL };
+    return p;
+}
+
+void slot_resume(struct slot *s, struct slot *parked)
+{
+    struct slot had = *s;
+    *s = *parked;
+    s->session = had.session;
+    s->unsaved = had.unsaved;
+    s->prompt_end = had.prompt_end;
+    s->used = had.used;
+    s->answering = false;
+    s->fresh = true;
+    s->n_done = 0;
+    pf_session_drafts(s->session, &s->drafted, &s->accepted);
+    free(parked);
+}
+
+void slot_forget(struct slot *parked)
+{
+    slot_leave(parked);
+    free(parked);
 }

@@ -2,7 +2,11 @@
  *
  *     slot_give -> slot_take_prefix -> slot_took, slice by slice of the prompt -> slot_took, token by token
  *                        ^                         next choice that no slot has <-'      `-> end, or slot_fail
- *                        `-------------------------------' */
+ *                        `-------------------------------'
+ *
+ * Between two steps a slot can be given to others: what it was doing waits (slot_park), and goes on in any slot
+ * (slot_resume) whose sequence is made what it was, from what is saved of it or by evaluating it again: the bits are
+ * the same. */
 #ifndef PF_SERVE_SLOT_H
 #define PF_SERVE_SLOT_H
 
@@ -16,7 +20,10 @@ struct slot {
     bool        answering;           /* the prompt is evaluated */
     bool        unsaved;             /* the sequence is not among the saved ones */
     bool        fresh;               /* nothing of the prompt was evaluated yet */
-    size_t      n_done;              /* prompt tokens that the session has */
+    size_t      n_done;              /* tokens of slot_wants that the session has */
+    int32_t    *left;                /* the sequence that was left when the slot was given to others, until it is there
+                                        again; else NULL. One token more than n_left: what comes next */
+    size_t      n_left;
     int64_t     prompt_end;          /* positions of the last prompt */
     int         choice;
     int64_t     n_answer;            /* of this choice */
@@ -33,9 +40,11 @@ size_t slot_common(const struct slot *s, const int32_t *tok, size_t n);
 void slot_give(struct slot *s, struct job *j);
 /* Makes the slot's sequence the other one's; if that fails, it is empty. */
 void slot_copy(struct slot *s, const struct slot *from);
-/* Makes a slot's sequence what the prompt begins with. At least the prompt's last token is left to evaluate. */
+/* What is evaluated before the answer begins or goes on. */
+const int32_t *slot_wants(const struct slot *s, size_t *n);
+/* Makes a slot's sequence what that begins with. At least a prompt's last token is left to evaluate. */
 pf_status slot_take_prefix(struct slot *s);
-/* n tokens of the prompt, or the answer's next one, were evaluated: samples where it can, tells, ends. */
+/* n tokens of slot_wants, or the answer's next one, were evaluated: samples where it can, tells, ends. */
 void slot_took(struct slot *s, size_t n);
 
 void slot_take_times(struct slot *s);            /* into the job's usage */
@@ -43,5 +52,11 @@ void slot_take_times(struct slot *s);            /* into the job's usage */
 void slot_fail(struct slot *s, pf_status st, const char *why);
 /* The slot is free. A job that no slot has is counted and freed. */
 void slot_leave(struct slot *s);
+
+/* Frees a slot in the middle of a choice. What is returned is no slot, since it has no session: it goes to slot_resume,
+ * or to slot_forget, where nobody waits for the job. */
+struct slot *slot_park(struct slot *s);
+void slot_resume(struct slot *s, struct slot *parked);
+void slot_forget(struct slot *parked);
 
 #endif

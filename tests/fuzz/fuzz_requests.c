@@ -125,12 +125,11 @@ bool sched_ill(struct sched *s, struct buf *why)
     return false;
 }
 
-bool sched_add(struct sched *s, struct job *j)
+void sched_add(struct sched *s, struct job *j)
 {
     (void)s;
     exchange_answer(j->x, 200, "application/json", "{}", 2);
     job_free(j);
-    return true;
 }
 
 /* ---- Bodies ------------------------------------------------------------------------------------------------------ */

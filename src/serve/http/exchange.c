@@ -71,6 +71,11 @@ const char *exchange_rest(const struct exchange *x)
     return x->rest;
 }
 
+const struct client *exchange_client(const struct exchange *x)
+{
+    return &x->client;
+}
+
 /* With the lock. */
 static void wake(struct exchange *x)
 {

@@ -28,6 +28,7 @@ struct exchange {
     struct http           *http;
     const struct route    *route;
     struct MHD_Connection *connection;
+    struct client          client;
     struct buf             body;
     atomic_size_t          n_counted;        /* bytes in http->bodies: what was read of the body may be as large */
     int                    refused;          /* the http thread's, as the next two: the status that answers the body */

@@ -80,6 +80,70 @@ static bool origin_is_fine(const struct http *h, struct MHD_Connection *c, const
     return host && scheme_end && strcasecmp(scheme_end + 3, host) == 0 && (!h->loopback || is_this_machine(host));
 }
 
+/* An address as turns.h has it: IPv4 as it is mapped into IPv6. A client has 2^64 addresses of IPv6 and more. */
+static void set_address(struct client *who, const unsigned char *six, const unsigned char *four)
+{
+    static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };
+    bool is_mapped = four || memcmp(six, mapped, sizeof mapped) == 0;
+    memset(who->address, 0, sizeof who->address);
+    if (is_mapped) {
+        memcpy(who->address, mapped, sizeof mapped);
+        memcpy(who->address + sizeof mapped, four ? four : six + sizeof mapped, 4);
+    } else {
+        memcpy(who->address, six, 8);
+    }
+}
+
+static bool is_loopback(const struct client *who)
+{
+    static const unsigned char none[8];
+    return who->address[10] == 0xff ? who->address[12] == IN_LOOPBACKNET : memcmp(who->address, none, 8) == 0;
+}
+
+/* The last address of a list: the one that the proxy in front of this server saw itself. */
+static void set_forwarded(struct client *who, const char *list)
+{
+    const char *last = strrchr(list, ',');
+    char text[64];
+    unsigned char address[16];
+    last = last ? last + 1 : list;
+    last += strspn(last, " \t[");
+    size_t n = strcspn(last, " \t]");
+    if (n >= sizeof text)
+        return;
+    memcpy(text, last, n);
+    text[n] = 0;
+    if (inet_pton(AF_INET, text, address) == 1)
+        set_address(who, NULL, address);
+    else if (inet_pton(AF_INET6, text, address) == 1)
+        set_address(who, address, NULL);
+}
+
+static uint64_t hash_of(uint64_t hash, const char *text)
+{
+    for (const char *p = text ? text : ""; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    return hash * 1099511628211u;
+}
+
+/* A proxy on this machine is believed who asks through it; whoever else is here could have more than turns, too. */
+static void set_client(struct client *who, struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *at = info ? info->client_addr : NULL;
+    const char *forwarded = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Forwarded-For");
+    static const char *const names[] = { "Authorization", "X-Api-Key", "User-Agent" };
+    if (at && at->sa_family == AF_INET6)
+        set_address(who, ((const struct sockaddr_in6 *)(const void *)at)->sin6_addr.s6_addr, NULL);
+    else if (at && at->sa_family == AF_INET)
+        set_address(who, NULL, (const unsigned char *)&((const struct sockaddr_in *)(const void *)at)->sin_addr);
+    if (forwarded && is_loopback(who))
+        set_forwarded(who, forwarded);
+    who->name = 14695981039346656037u;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        who->name = hash_of(who->name, MHD_lookup_connection_value(c, MHD_HEADER_KIND, names[i]));
+}
+
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
 static void plain_error(struct buf *out, const char *why)
@@ -195,6 +259,7 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
     if (refused && !answer_waits(c, length))
         return refuse(route, c, refused, why_refused(refused));
     struct exchange *x = exchange_new(h, route, c);
+    set_client(&x->client, c);
     x->refused = refused;
     x->origin = origin ? xstrdup(origin) : NULL;
     x->rest = xstrdup(path + strlen(route->path));
@@ -229,6 +294,13 @@ static void handle(void *ctx)
     exchange_drop(x);
 }
 
+static void handle_none(void *ctx)
+{
+    struct exchange *x = ctx;
+    exchange_error(x, &(struct trouble){ .status = MHD_HTTP_SERVICE_UNAVAILABLE, .why = "too many requests wait" });
+    exchange_drop(x);
+}
+
 /* A request is counted before anybody looks whether the server ends: whoever waits for the end then sees the request,
  * or the request sees that the end has come. */
 static void hand_over(struct exchange *x)
@@ -244,10 +316,7 @@ static void hand_over(struct exchange *x)
         x->route->handle(x);
     } else {
         exchange_hold(x);
-        if (work_add(x->body.n > LONG_BYTES ? WORK_LONG : WORK_SHORT, handle, x))
-            return;
-        exchange_error(x, &(struct trouble){ .status = MHD_HTTP_SERVICE_UNAVAILABLE, .why = "too many requests wait" });
-        exchange_drop(x);
+        work_add(x->body.n > LONG_BYTES ? WORK_LONG : WORK_SHORT, exchange_client(x), handle, handle_none, x);
     }
 }
 

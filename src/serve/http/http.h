@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "program/io/buf.h"
+#include "serve/http/turns.h"
 #include "serve/http/unread.h"
 
 struct exchange;
@@ -62,6 +63,7 @@ const struct buf   *exchange_body(const struct exchange *x);     /* until the ro
 const struct route *exchange_route(const struct exchange *x);
 void               *exchange_ctx(const struct exchange *x);
 const char         *exchange_rest(const struct exchange *x);     /* of the path, behind the route's */
+const struct client *exchange_client(const struct exchange *x);
 
 /* The whole answer. Without effect where there is one. */
 void exchange_answer(struct exchange *x, int status, const char *type, const char *text, size_t n);

@@ -2,16 +2,24 @@
 #include "serve/http/work.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "program/io/buf.h"
 
-enum { N_SHORT = 2, N_WORKERS = N_SHORT + 1, MOST_WAITING = 1024, STACK_BYTES = 4 << 20, NICE = 5 };
+enum { N_SHORT = 3, N_WORKERS = N_SHORT + 1, MOST_WAITING = 1024, STACK_BYTES = 4 << 20, NICE = 5 };
+
+struct piece {
+    struct queued turn;                          /* first */
+    void (*fn)(void *ctx);
+    void (*refused)(void *ctx);
+    void  *ctx;
+};
 
 struct queue {
-    struct { void (*fn)(void *ctx); void *ctx; } waiting[MOST_WAITING];      /* a ring */
-    unsigned first, n;
+    struct turns turns;
+    int          n_free;                         /* threads */
 };
 
 static struct {
@@ -20,7 +28,16 @@ static struct {
     pthread_cond_t  more;
     struct queue    queues[2];                   /* of each kind */
     bool            ending;
-} work = { .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
+} work = { .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER,
+           .queues = { [WORK_SHORT] = { .n_free = N_SHORT }, [WORK_LONG] = { .n_free = N_WORKERS - N_SHORT } } };
+
+/* With the lock: the piece that a free thread is to do; NULL: none. */
+static struct piece *next_piece(const struct queue *q)
+{
+    const struct queued *t = turns_next(&q->turns);
+    bool is_kept = t && q == &work.queues[WORK_SHORT] && q->n_free == 1 && t->client->n_held > 0 && !work.ending;
+    return is_kept ? NULL : (struct piece *)(uintptr_t)t;
+}
 
 static void *run(void *ctx)
 {
@@ -28,19 +45,20 @@ static void *run(void *ctx)
     if (q == &work.queues[WORK_LONG])
         setpriority(PRIO_PROCESS, 0, NICE);      /* of this thread alone; refused, it works as the others do */
     pthread_mutex_lock(&work.lock);
-    for (;;) {
-        while (q->n == 0 && !work.ending)
+    for (struct piece *p; (p = next_piece(q)) || !work.ending;) {
+        if (!p) {
             pthread_cond_wait(&work.more, &work.lock);
-        if (q->n == 0)
-            break;
-        unsigned i = q->first;
-        q->first = (i + 1) % MOST_WAITING;
-        q->n--;
-        void (*fn)(void *) = q->waiting[i].fn;
-        void *fn_ctx = q->waiting[i].ctx;
+            continue;
+        }
+        struct party *client = turns_give(&q->turns, &p->turn);
+        q->n_free--;
         pthread_mutex_unlock(&work.lock);
-        fn(fn_ctx);
+        p->fn(p->ctx);
+        free(p);
         pthread_mutex_lock(&work.lock);
+        turns_take_back(&q->turns, client);
+        q->n_free++;
+        pthread_cond_broadcast(&work.more);      /* somebody may have been kept waiting */
     }
     pthread_mutex_unlock(&work.lock);
     return NULL;
@@ -60,19 +78,23 @@ void work_open(void)
     pthread_attr_destroy(&attr);
 }
 
-bool work_add(enum work_kind kind, void (*fn)(void *ctx), void *ctx)
+void work_add(enum work_kind kind, const struct client *who, void (*fn)(void *ctx), void (*refused)(void *ctx),
+              void *ctx)
 {
     struct queue *q = &work.queues[kind];
+    struct piece *p = xrealloc(NULL, 1, sizeof *p), *last = NULL;
+    *p = (struct piece){ .fn = fn, .refused = refused, .ctx = ctx };
     pthread_mutex_lock(&work.lock);
-    bool room = q->n < MOST_WAITING && !work.ending;
-    if (room) {
-        unsigned i = (q->first + q->n++) % MOST_WAITING;
-        q->waiting[i].fn = fn;
-        q->waiting[i].ctx = ctx;
-        pthread_cond_broadcast(&work.more);      /* who waits is of either kind */
+    turns_wait(&q->turns, &p->turn, who, false);
+    if (work.ending || q->turns.n > MOST_WAITING) {
+        last = work.ending ? p : (struct piece *)turns_last(&q->turns);
+        turns_leave(&q->turns, &last->turn);
     }
+    pthread_cond_broadcast(&work.more);          /* who waits is of either kind */
     pthread_mutex_unlock(&work.lock);
-    return room;
+    if (last)
+        last->refused(last->ctx);
+    free(last);
 }
 
 void work_close(void)

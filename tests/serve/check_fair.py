@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Turns between clients: whoever asks for much keeps nobody else waiting for all of it, and each answer is what it is alone, however
+often its slot was another's meanwhile.
+
+    check_fair.py SERVE RUN SYNTH SHARED [MODEL ...]
+
+Clients are told apart by their address (this machine has all of 127.0.0.0/8), behind a proxy on this machine by what it says, and of
+one address by their key and name."""
+import http.client
+import json
+import random
+import socket
+import sys
+import tempfile
+import threading
+import time
+
+import tiny
+from serve import Server, chat, check, finish
+
+CHAT = "/v1/chat/completions"
+MODELS = {"bundled": None, "windowed": "gpt-oss-tiny", "recurrent": "qwen3-next-tiny"}
+HOG, OTHER = {"address": "127.0.0.2"}, {"address": "127.0.0.3"}
+SHORT = chat("x", temperature=0, max_tokens=4)
+WAIT = 8                             # seconds: a turn is one, and other programs may have the cores for some
+
+
+def ask(s, body, address="127.0.0.1", path=CHAT, on_open=lambda c: None, **headers):
+    """(status, JSON)"""
+    c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=300, source_address=(address, 0))
+    on_open(c)
+    try:
+        c.request("POST", path, json.dumps(body), {k.replace("_", "-"): v for k, v in headers.items()})
+        r = c.getresponse()
+        return r.status, json.loads(r.read())
+    finally:
+        c.close()
+
+
+def content(answer):
+    status, a = answer
+    return a["choices"][0]["message"]["content"] if status == 200 else (status, a)
+
+
+class Hog:
+    """Many requests at once; those that are not answered at the end of the block go away, unless they are waited for."""
+
+    def __init__(self, s, asks, **who):
+        self.s, self.asks, self.answers, self.who, self.connections = s, asks, [None] * len(asks), who, []
+        self.threads = [threading.Thread(target=self.one, args=(i,)) for i in range(len(asks))]
+
+    def one(self, i):
+        try:
+            self.answers[i] = ask(self.s, self.asks[i], on_open=self.connections.append, **self.who)
+        except (OSError, http.client.HTTPException, ValueError):
+            pass
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def wait_until_busy(self, n_waiting, n_running=1):
+        end = time.time() + 60
+        while self.s.metric("requests_waiting") < n_waiting or self.s.metric("requests_running") < n_running:
+            if time.time() > end:
+                check(False, "the server does not get busy")
+                return
+            time.sleep(0.02)
+
+    def n_answered(self):
+        return sum(a is not None for a in self.answers)
+
+    def wait(self):
+        for t in self.threads:
+            t.join()
+
+    def __exit__(self, *_):
+        for c in self.connections:
+            if c.sock:
+                try:
+                    c.sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        self.wait()
+
+
+def timed(what, hog, **who):
+    begin = time.monotonic()
+    status, a = ask(hog.s, SHORT, **who)
+    took = time.monotonic() - begin
+    print("%s: a short request took %.2f s, %d of %d others were answered" % (what, took, hog.n_answered(), len(hog.asks)), flush=True)
+    check(status == 200, what, status, a)
+    return took
+
+
+def long_answer(i, most=3900, **more):
+    return chat("Tell me a long fable of %d foxes." % i, temperature=1, seed=i, max_tokens=most, ignore_eos=True, **more)
+
+
+def check_flood():
+    """Hundreds of requests of one client."""
+    with Server() as s, Hog(s, [long_answer(i, 300) for i in range(200)], **HOG) as hog:
+        hog.wait_until_busy(150)
+        for k in range(3):
+            check(timed("200 requests", hog, **OTHER) < WAIT, "waits for a client's many requests")
+        check(hog.n_answered() < 150, "the requests were answered first")
+
+
+def check_slots_held(slots):
+    """A client whose answers are long has all slots."""
+    with Server("--slots", str(slots)) as s, Hog(s, [long_answer(i, n=16) for i in range(slots + 1)], **HOG) as hog:
+        hog.wait_until_busy(1, slots)
+        for k in range(3):
+            check(timed("%d slots held" % slots, hog, **OTHER) < WAIT, "waits until a client's answer ends")
+        check(hog.n_answered() == 0, "the answers came first")
+
+
+def check_alike(folder, name, *flags):
+    """Long prompts and answers give their slots to others again and again."""
+    preset = MODELS[name]
+    args = ["-m", tiny.model(folder, preset=preset, name=name), "-c", "16384"] if preset else []
+    r = random.Random(3)
+    words, most, n = (2500, 700, 6) if preset else (700, 2600, 12)
+    long = [chat(" ".join(r.choice(("fox", "crow", "grapes", "lion")) for _ in range(words)), temperature=1, seed=i, max_tokens=most,
+                 ignore_eos=True, n=n) for i in range(2)]
+    asks = long + [long_answer(9, most), chat("3", temperature=1, seed=7, max_tokens=most, ignore_eos=True, repeat_penalty=1.1, n=n,
+                                              response_format={"type": "json_object"})]
+    with Server(*args, "--draft", "off", "--slots", "1") as s:
+        alone = [[c["message"] for c in ask(s, a)[1]["choices"]] for a in asks]
+    with Server(*args, *flags, "-t", "1", "--slots", "1") as s:
+        with Hog(s, asks, **HOG) as hog:
+            hog.wait_until_busy(1)
+            n = 0
+            while hog.n_answered() < len(asks):
+                check(ask(s, SHORT, **OTHER)[0] == 200, "a short request")
+                n += 1
+                time.sleep(0.1)
+            hog.wait()
+        got = [[c["message"] for c in a[1]["choices"]] for a in hog.answers]
+        check(got == alone, name, "answers whose slot was another's meanwhile are others:", got, alone)
+        yielded = s.metric("slots_yielded_total")
+        print("%s model %s: slots were given to others %d times, for %d short requests" % (name, " ".join(flags), yielded, n), flush=True)
+        check(yielded > 2, "slots were given to others too seldom")
+        again = [a[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for a in hog.answers]
+        check(all(c < a[1]["usage"]["prompt_tokens"] for c, a in zip(again, hog.answers)), "tokens of a prompt count twice:", again)
+
+
+def check_told_apart():
+    """Clients of one address, by name or key, and those behind a proxy."""
+    for who, other in (({"User_Agent": "batch"}, {"User_Agent": "page"}),
+                       ({"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}),
+                       ({"X_Forwarded_For": "10.0.0.1"}, {"X_Forwarded_For": "10.0.0.2"}),
+                       ({"X_Forwarded_For": "10.0.0.3, 2001:db8:1:2:3::1"}, {"X_Forwarded_For": "2001:db8:1:2:3::1, 2001:db8:1:3:3::1"})):
+        with Server("--slots", "1") as s, Hog(s, [long_answer(i, n=16) for i in range(2)], **who) as hog:
+            hog.wait_until_busy(1)
+            check(timed("%s beside %s" % (other, who), hog, **other) < WAIT, who, other)
+            check(hog.n_answered() == 0, "the answers came first")
+
+
+def check_many_names():
+    """Many names of one address have no more turns than another address."""
+    with Server("--slots", "1") as s:
+        hogs = [Hog(s, [long_answer(i, 300)], User_Agent=str(i), **HOG) for i in range(30)]
+        for h in hogs:
+            h.__enter__()
+        hogs[0].wait_until_busy(25)
+        begin = time.monotonic()
+        check(ask(s, SHORT, **OTHER)[0] == 200 and time.monotonic() - begin < WAIT, "waits for a client's many names", time.monotonic() - begin)
+        check(sum(h.n_answered() for h in hogs) < 20, "the requests were answered first")
+        for h in hogs:
+            h.__exit__()
+
+
+def check_full_queue():
+    """A client that fills the queue loses its own last place there to others."""
+    with Server("--slots", "1", "--queue", "8") as s, Hog(s, [long_answer(i, 500) for i in range(12)], **HOG) as hog:
+        hog.wait_until_busy(8)
+        check(ask(s, SHORT, **HOG)[0] == 503, "the queue is not full")
+        check(timed("a full queue", hog, **OTHER) < WAIT, "waits in a full queue")
+        hog.wait()
+    statuses = sorted(a[0] for a in hog.answers)
+    check(statuses == [200] * 8 + [503] * 4, "answers of who filled the queue:", statuses)
+
+
+def check_gone():
+    """A client that goes away while its slot is another's."""
+    with Server("--slots", "1") as s:
+        before = s.metric("requests_cancelled_total")
+        c = http.client.HTTPConnection("127.0.0.1", s.port, source_address=(HOG["address"], 0))
+        c.request("POST", CHAT, json.dumps(dict(long_answer(1, n=16), stream=True)))
+        c.getresponse().read(200)
+        with Hog(s, [long_answer(2, n=4)], **OTHER) as hog:
+            while s.metric("slots_yielded_total") == 0 and hog.n_answered() == 0:
+                time.sleep(0.02)
+            c.close()
+            hog.wait()
+        end = time.time() + 60
+        while s.metric("requests_running") + s.metric("requests_waiting") > 0 and time.time() < end:
+            time.sleep(0.02)
+        check(s.metric("requests_cancelled_total") == before + 1 and hog.answers[0][0] == 200, "what is left of a client that went away")
+
+
+def check_reading():
+    """Bodies that take long to read."""
+    texts = [{"content": "word fable " * 80000}] * 100
+    with Server() as s, Hog(s, texts, path="/tokenize", **HOG) as hog:
+        time.sleep(0.5)
+        for k in range(3):
+            check(timed("100 texts of 0.9 MB", hog, **OTHER) < 2, "waits until bodies are read")
+
+
+def main():
+    only = sys.argv[5:]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in only or MODELS:
+            check_alike(folder, name)
+        if not only:
+            check_alike(folder, "bundled", "--cache-mb", "0")
+    if not only:
+        for part in (check_flood, lambda: check_slots_held(4), lambda: check_slots_held(1), check_told_apart, check_many_names, check_full_queue,
+                     check_gone, check_reading):
+            part()
+    finish()
+
+
+if __name__ == "__main__":
+    main()
