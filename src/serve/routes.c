@@ -227,13 +227,28 @@ struct tokenize_request {
     bool add_special, parse_special, with_pieces;
 };
 
+/* Millions of them go out at once. */
+static void put_whole(struct buf *out, uint32_t n)
+{
+    char text[16], *p = text + sizeof text;
+    do
+        *--p = (char)('0' + n % 10);
+    while (n /= 10);
+    buf_add(out, p, (size_t)(text + sizeof text - p));
+}
+
 static void put_pieces(struct buf *out, const pf_model *m, const int32_t *tok, size_t n, bool with_pieces)
 {
     buf_puts(out, "{\"tokens\":[");
+    buf_reserve(out, n * (with_pieces ? 24 : 6));
     for (size_t i = 0; i < n; i++) {
         char piece[512];
         size_t len = 0;
-        buf_printf(out, with_pieces ? "%s{\"id\":%d" : "%s%d", i ? "," : "", tok[i]);
+        if (i)
+            buf_add(out, ",", 1);
+        if (with_pieces)
+            buf_puts(out, "{\"id\":");
+        put_whole(out, (uint32_t)tok[i]);
         if (!with_pieces)
             continue;
         if (pf_detokenize(m, &tok[i], 1, PF_DETOK_CONTINUE | PF_DETOK_SPECIAL, piece, sizeof piece, &len) != PF_OK)

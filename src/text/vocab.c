@@ -121,8 +121,7 @@ pf_status pf_vocab_tokenize(const pf_vocab *v, const char *text, size_t len, uns
     if ((flags & PF_TOK_ADD_SPECIAL) && v->add_eos)
         pf_tok_emit(&j, v->eos);
     pf_free(hits);
-    pf_free(j.syms);
-    pf_free(j.heap);
+    pf_merge_free(&j);
     if (st < 0)
         return st;
     *n = j.n;

@@ -103,6 +103,7 @@ struct pf_sym {
     int32_t  id;                         /* symbol, or -1 for a text that is none */
     uint32_t key;                        /* rank of the pair with its right neighbour, or PF_NO_PAIR */
     int32_t  joined;                     /* the symbol that the pair becomes */
+    uint32_t unused;                     /* so that none lies in two lines of the cache */
 };
 
 struct pf_tok_job {
@@ -112,6 +113,7 @@ struct pf_tok_job {
     uint32_t n_syms, sym_cap;
     uint64_t *heap;                      /* key << 32 | symbol, smallest on top; stale entries are skipped */
     size_t n_heap, heap_cap;
+    struct pf_buckets *buckets;          /* of very long chunks; NULL: there was none */
     const char *fragment;                /* the text that the pre-tokenizer cuts */
     int32_t *out;
     size_t cap, n;                       /* n counts on past cap */
@@ -136,6 +138,7 @@ void pf_tok_emit_bytes(struct pf_tok_job *j, const char *p, size_t n);          
 void      pf_merge_begin(struct pf_tok_job *j, const char *chunk);
 pf_status pf_merge_add(struct pf_tok_job *j, size_t at, size_t n, int32_t id);
 pf_status pf_merge_end(struct pf_tok_job *j);
+void      pf_merge_free(struct pf_tok_job *j);
 /* The three for a chunk, not empty, whose symbols are its characters. */
 pf_status pf_merge_characters(struct pf_tok_job *j, const char *chunk, size_t n);
 

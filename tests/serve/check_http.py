@@ -2,6 +2,7 @@
 """What is not about a protocol: keys, origins, limits, clients that go away, ends."""
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -129,7 +130,9 @@ def check_long_bodies(s):
 def check_beside_bodies(s):
     """Nobody waits while large bodies come in and are read. Other programs may have the cores for a while."""
     body = json.dumps(chat("word " * 5000000)).encode()
+    word = json.dumps({"content": "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=6000000))})
     senders = [threading.Thread(target=lambda: check(s.post(CHAT, body)[0] == 400)) for _ in range(6)]
+    senders.append(threading.Thread(target=lambda: check(s.ask("POST", "/tokenize", word, raw=True)[0] == 200)))
     for t in senders:
         t.start()
     waits = []
@@ -141,7 +144,7 @@ def check_beside_bodies(s):
     for t in senders:
         t.join()
     waits.sort()
-    print("beside 6 bodies of 25 MB /health takes %.1f ms in the median of %d, %.1f at most" % (
+    print("beside 6 bodies of 25 MB and a word of 6 MB /health takes %.1f ms in the median of %d, %.1f at most" % (
         1e3 * waits[len(waits) // 2], len(waits), 1e3 * waits[-1]))
     check(waits[len(waits) // 2] < 0.1 and waits[-1] < 2, "large bodies hold others up", waits[-5:])
 
