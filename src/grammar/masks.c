@@ -33,7 +33,9 @@ static pf_status note_holes(struct pf_mask *out, uint32_t node, unsigned holes)
 static pf_status leads_onward(struct pf_runner *r, int32_t position, const struct pf_token_node *node, bool *all)
 {
     const struct pf_row *row;
-    *all = node->height < UINT8_MAX && node->starts;
+    bool narrow = false;
+    PF_TRY(pf_runner_is_narrow(r, position, &narrow));
+    *all = node->height < UINT8_MAX && node->starts && !narrow;
     for (unsigned i = 0; i < node->height && *all; i++) {
         const uint64_t wide = UINT64_C(1) << PF_KIND_WIDE;
         PF_TRY(pf_runner_row(r, position, &row));

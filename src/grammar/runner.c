@@ -14,7 +14,7 @@
 #include "grammar/tokens.h"
 
 enum {
-    SOFT_POSITIONS = 1 << 12, HARD_POSITIONS = 1 << 16, SOFT_ITEMS = 1 << 20, HARD_ITEMS = 1 << 23
+    SOFT_POSITIONS = 1 << 13, HARD_POSITIONS = 1 << 16, SOFT_ITEMS = 1 << 20, HARD_ITEMS = 1 << 23
 };
 
 static pf_status no_memory(void)
@@ -320,15 +320,42 @@ static pf_status step(struct pf_runner *r, int32_t position, uint8_t byte)
     return PF_OK;
 }
 
+/* A byte that no edge takes leads to the dead position. */
+static void fill_dead(struct pf_runner *r, int32_t position, struct pf_row *row)
+{
+    const struct pf_automaton *a = r->a;
+    const struct pf_item_set set = r->live.sets[position];
+    int n_dead = 256;
+    r->effort += set.n;
+    for (uint32_t i = 0; i < set.n && n_dead > 0; i++) {
+        int32_t s = r->live.items[set.first + i].state;
+        for (uint32_t k = s < 0 ? 0 : a->bytes[s]; s >= 0 && k < a->first[s + 1]; k++)
+            for (unsigned b = a->steps[k].lo; b <= a->steps[k].hi; b++) {
+                n_dead -= row->next[b] == 0;
+                row->next[b] = -1;
+            }
+    }
+    for (unsigned b = 0; b < 128; b++)
+        row->n_alive += row->next[b] < 0;
+}
+
 static pf_status row_of(struct pf_runner *r, int32_t position, struct pf_row **row)
 {
     if (!r->rows[position]) {
         r->rows[position] = pf_alloc(PF_MEM_TEXT, sizeof **r->rows);
         if (!r->rows[position])
             return no_memory();
-        memset(r->rows[position]->next, 0xFF, sizeof r->rows[position]->next);
+        fill_dead(r, position, r->rows[position]);
     }
     *row = r->rows[position];
+    return PF_OK;
+}
+
+pf_status pf_runner_is_narrow(struct pf_runner *r, int32_t position, bool *narrow)
+{
+    struct pf_row *row = NULL;
+    PF_TRY(row_of(r, position, &row));
+    *narrow = row->n_alive < 64;
     return PF_OK;
 }
 

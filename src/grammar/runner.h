@@ -56,6 +56,7 @@ struct pf_pending {                      /* a rule to be entered with a stack of
 
 struct pf_row {                          /* what is known of the bytes at a position */
     int32_t  next[256];                  /* -1: not known yet */
+    int32_t  n_alive;                    /* bytes below 128 that lead to others than the dead position */
     int32_t  onward;                     /* the position that most bytes lead to */
     uint64_t kinds;                      /* kinds of bytes (tokens.h) all of which lead there */
     bool     is_whole;                   /* next, onward and kinds are known */
@@ -101,6 +102,9 @@ static inline pf_status pf_runner_next(struct pf_runner *r, int32_t position, ui
 /* The position's row, whole; borrowed until the runner shrinks. Inside of a string onward is the position itself, or
  * the one with a character more. */
 pf_status pf_runner_row(struct pf_runner *r, int32_t position, const struct pf_row **row);
+
+/* Fewer than half of ASCII may come, so that a row would have the dead position for onward. */
+pf_status pf_runner_is_narrow(struct pf_runner *r, int32_t position, bool *narrow);
 
 /* The grammar may end here; and nothing else may come. */
 bool pf_runner_may_end(const struct pf_runner *r, int32_t position);

@@ -10,6 +10,7 @@ sentence of a schema that is to be refused must have in it; "accepts_all": valid
 where there is no jsonschema."""
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -68,9 +69,57 @@ def cases_of(paths):
                     yield f, case
 
 
+def constants_cases():
+    """Many constants that begin or end alike, in all the ways in which a schema lists them: each is accepted, and nothing else."""
+    r = random.Random(1)
+
+    def word(letters, most):
+        return ''.join(r.choice(letters) for _ in range(r.randint(0, most)))
+
+    def text():
+        return word(r.choice(('ab', 'aé\U0001f600', 'a"\\\n\x01', 'abcdefghijklmnopqrstuvwxyz')), 9)
+
+    def value(deep=2):
+        return r.choice((text, text, lambda: r.randint(-20, 2000), lambda: r.randint(-40, 40) / 8, lambda: r.choice((True, False, None)),
+                         lambda: [value(0) for _ in range(r.randint(0, 3 * deep))],
+                         lambda: {text(): value(0) for _ in range(r.randint(0, 2 * deep))}))()
+
+    def case(description, schema, valid, invalid):
+        known = {dump(v) for v in valid}
+        tests = [{'data': v, 'valid': True} for v in r.sample(valid, min(30, len(valid)))]
+        tests += [{'data': v, 'valid': False} for v in invalid if dump(v) not in known]
+        return 'made', {'description': description, 'schema': schema, 'accepts_all': True, 'tests': tests}
+
+    letters = 'abcdefghijklmnopqrstuvwxyz'
+    many = list({word(letters, 11) for _ in range(21500)})[:20000]
+    near = [w[:-1] for w in many[:20]] + [w + 'a' for w in many[:20]] + [w[:1] + 'q' + w[1:] for w in many[:20]]
+    yield case('an enum of 20,000 words', {'enum': many}, many, near)
+    yield case('a property of 20,000 words', {'type': 'object', 'properties': {'w': {'enum': many}}, 'required': ['w'], 'additionalProperties': False},
+               [{'w': w} for w in many[:50]], [{'w': w} for w in near if w not in many])
+    yield case('anyOf of 20,000 consts', {'anyOf': [{'const': w} for w in many]}, many, near)
+    yield case('oneOf of 20,000 consts', {'oneOf': [{'const': w, 'title': 'A word'} for w in many]}, many, near)
+    yield 'made', {'description': 'oneOf with a const twice', 'schema': {'oneOf': [{'const': w} for w in many + many[:1]]}, 'refused': 'oneOf'}
+    yield case('all beginnings of a word', {'enum': ['a' * i for i in range(1000)]}, ['a' * i for i in range(1000)], ['a' * 1000, 'b', 'ab'])
+    for i in range(40):
+        some = [json.loads(v) for v in {dump(value()) for _ in range(r.choice((1, 5, 60, 300)))}]
+        some = [v for k, v in enumerate(some) if v not in some[:k] and not any(v is w for w in (True, False))] or [1]
+        others, half = [value() for _ in range(30)], len(some) // 2
+        invalid = [v for v in others if v not in some]
+        yield case('enum %d' % i, {'enum': some}, some, invalid)
+        yield case('anyOf %d' % i, {'anyOf': [{'const': v} for v in some]}, some, invalid)
+        yield case('anyOf of enums %d' % i, {'anyOf': [{'enum': some[:half] or [0]}, {'$ref': '#/$defs/b'}], '$defs': {'b': {'enum': some[half:]}}},
+                   some[half:], [v for v in invalid if v != 0])
+        yield case('an enum in anyOf beside a type %d' % i, {'type': ['string', 'null'], 'anyOf': [{'enum': some}, {'const': 'beside'}, {'type': 'null'}]},
+                   ['beside', None] + [v for v in some if isinstance(v, str)], [v for v in others + some if v not in some and v is not None or
+                                                                              not isinstance(v, (str, type(None)))])
+        yield case('an enum and a pattern %d' % i, {'enum': some + ['ab'], 'pattern': '^a', 'maxLength': 6, 'type': 'string'},
+                   ['ab'] + [v for v in some if isinstance(v, str) and v.startswith('a') and len(v) <= 6],
+                   [v for v in some if isinstance(v, str) and (not v.startswith('a') or len(v) > 6)])
+
+
 def main():
     tool, vocab, n_walks = sys.argv[1:4]
-    cases = list(cases_of(sys.argv[4:]))
+    cases = list(cases_of(sys.argv[4:])) + list(constants_cases())
     found = outputs(tool, vocab, int(n_walks), [case['schema'] for _, case in cases])
     bad, n_refused, n_outputs, unfinished, texts = [], 0, 0, 0, []
     for (path, case), got in zip(cases, found):

@@ -283,6 +283,18 @@ def check_ambiguous(s):
     check(r.returncode == 1 and len(r.stdout) > 8 and b"grammar is too ambiguous" in r.stderr, r)
 
 
+def check_many_words(s):
+    """A schema that lists very many words holds an answer to them."""
+    r = random.Random(2)
+    words = ["".join(r.choices("abcdefghijklmnopqrstuvwxyz", k=r.randint(3, 11))) for _ in range(20000)]
+    for schema in ({"enum": words}, {"anyOf": [{"const": w} for w in words]}, {"oneOf": [{"const": w} for w in sorted(set(words))]}):
+        form = {"type": "json_schema", "json_schema": {"name": "word", "schema": schema}}
+        begin = time.time()
+        status, _, a = s.post(CHAT, chat("A word, please.", temperature=1, seed=5, response_format=form))
+        check(status == 200 and json.loads(a["choices"][0]["message"]["content"]) in words, status, a)
+        check(time.time() - begin < 20, "20,000 words take", time.time() - begin)
+
+
 def check_costly_tools(s):
     """Tools whose schemas take long to read, all together, are refused after a while."""
     costly = {"type": "object", "properties": {"p": {"type": "string", "pattern": "^(a|aa|aaa){300}$", "maxLength": 700}}}
@@ -346,7 +358,7 @@ def main():
     check_usage()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous, check_costly_tools):
+        for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous, check_many_words, check_costly_tools):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))

@@ -9,6 +9,7 @@
  *         schema_value.c   values of each type, strings                            schema_parts.c   arrays and objects
  *         schema_notation.c   constants and names, in JSON and in other notations
  *         schema_known.c   what is known of parts, equal values
+ *         schema_texts.c   constants' texts as one automaton
  *
  * Conjunctions wait in a list and are written to rules one after the other, so that schemas may refer to one another in
  * circles. Everything but the rules lives in the arena of a JSON reader and dies with the compilation. One thread.
@@ -50,6 +51,12 @@ struct pf_strings {
     int32_t  rules[PF_MAX_PATTERNS];
     size_t   n;
     uint32_t min, max;
+};
+
+/* What an output may be, each a whole one; in the reader's arena. */
+struct pf_texts {
+    struct pf_jstr *v;
+    size_t n, cap;
 };
 
 enum { PF_MOST_MEMBERS = 200 };          /* of a conjunction */
@@ -106,6 +113,8 @@ pf_status pf_schema_count(const struct pf_schema *s, const struct pf_conjunction
 pf_status pf_schema_is_checked(struct pf_schema *s, const void *part, bool *before);
 /* Whether a list of the schema has such a value. */
 pf_status pf_schema_has(struct pf_schema *s, const struct pf_jlist *list, const struct pf_jval *v, bool *has);
+/* Whether no value of a list is there twice. */
+pf_status pf_schema_differ(struct pf_schema *s, const struct pf_jlist *list, bool *differ);
 bool      pf_json_equal(const struct pf_schema *s, const struct pf_jval *a, const struct pf_jval *b);
 
 /* ---- schema_choice.c ---- */
@@ -120,6 +129,8 @@ pf_status pf_schema_choice(struct pf_schema *s, const struct pf_conjunction *c, 
 /* The types that all members allow by their type. Where no member has one and `guess` is set: those that the members'
  * keywords are about; values of other types would do, but nobody who writes minLength means them. */
 pf_status pf_schema_types(const struct pf_schema *s, const struct pf_conjunction *c, bool guess, unsigned *types);
+/* The texts of the constants that a conjunction without alternatives allows; *are: it has constants. */
+pf_status pf_schema_constants(struct pf_schema *s, const struct pf_conjunction *c, struct pf_texts *texts, bool *are);
 /* Values of a conjunction without alternatives. */
 pf_status pf_schema_value(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to);
 /* At most PF_MAX_PATTERNS - 2 patterns. */
@@ -140,9 +151,16 @@ void      pf_strings_free(struct pf_strings *x);
 extern const struct pf_notation pf_json_notation;
 
 pf_status pf_schema_specials(struct pf_schema *s);
-pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, int32_t from, int32_t to);
+/* A constant's text. */
+pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, struct pf_jstr *text);
 /* A property's name; `bare`: without quotes if it is an identifier. */
 pf_status pf_schema_name(struct pf_schema *s, struct pf_jstr name, bool bare, int32_t from, int32_t to);
+
+/* ---- schema_texts.c ---- */
+
+pf_status pf_texts_add(struct pf_schema *s, struct pf_texts *t, struct pf_jstr text);
+/* A way for each text; they are sorted. */
+pf_status pf_texts_emit(struct pf_schema *s, struct pf_texts *t, int32_t from, int32_t to);
 
 /* ---- schema_number.c ---- */
 

@@ -1,4 +1,5 @@
-/* JSON Schema: alternatives, and whether two of them exclude each other. See schema.h. */
+/* JSON Schema: alternatives, and whether two of them exclude each other. Those that are constants become one automaton,
+ * all others a rule each. See schema.h. */
 #include <stdio.h>
 
 #include "base/pf_status.h"
@@ -92,11 +93,29 @@ static pf_status are_disjoint(struct pf_schema *s, const struct pf_conjunction *
     return PF_OK;
 }
 
+/* Whether all alternatives are constants, each another one. */
+static pf_status are_other_constants(struct pf_schema *s, const struct pf_jlist *list, bool *are)
+{
+    struct pf_jlist *all;
+    PF_TRY(pf_jlist_new(&s->run, list->n, &all));
+    *are = true;
+    for (size_t i = 0; i < list->n && *are; i++) {
+        const struct pf_jval *v = pf_schema_get(s, &list->v[i], "const");
+        *are = v != NULL;
+        if (v)
+            PF_TRY(pf_jlist_push(&s->run, all, *v));
+    }
+    return *are ? pf_schema_differ(s, all, are) : PF_OK;
+}
+
 static pf_status check_one_of(struct pf_schema *s, const struct pf_jval *schema, const struct pf_jlist *list)
 {
     enum { MOST_ALTERNATIVES = 100 };
     bool before;
     PF_TRY(pf_schema_is_checked(s, list, &before));
+    if (before)
+        return PF_OK;
+    PF_TRY(are_other_constants(s, list, &before));
     if (before)
         return PF_OK;
     if (list->n > MOST_ALTERNATIVES)
@@ -118,12 +137,23 @@ static pf_status check_one_of(struct pf_schema *s, const struct pf_jval *schema,
     return PF_OK;
 }
 
+/* Whether something of it is still to be chosen, or nothing is left. */
+static bool has_choice(const struct pf_schema *s, const struct pf_conjunction *c)
+{
+    bool has = c->never;
+    for (size_t i = 0; i < c->n && !has; i++)
+        has = (!(c->v[i].chosen & 1) && pf_schema_get(s, c->v[i].schema, "anyOf")) ||
+              (!(c->v[i].chosen & 2) && pf_schema_get(s, c->v[i].schema, "oneOf"));
+    return has;
+}
+
 pf_status pf_schema_choice(struct pf_schema *s, const struct pf_conjunction *c, size_t at, const char *keyword,
                            uint32_t bit, int32_t from, int32_t to)
 {
     const struct pf_jval *schema = c->v[at].schema, *list = pf_schema_get(s, schema, keyword);
     if (list->kind != PF_JV_LIST || list->list->n == 0)
         return pf_schema_fail(s, PF_EINVAL, schema, keyword, "is not an array of schemas");
+    struct pf_texts texts = { .n = 0 };
     if (bit == 2)
         PF_TRY(check_one_of(s, schema, list->list));
     for (size_t i = 0; i < list->list->n; i++) {
@@ -133,8 +163,13 @@ pf_status pf_schema_choice(struct pf_schema *s, const struct pf_conjunction *c, 
             PF_TRY(pf_schema_push(s, &one, c->v[k]));
         one.v[at].chosen |= bit;
         PF_TRY(pf_schema_add(s, &one, &list->list->v[i]));
+        bool are_texts = false;
+        if (!has_choice(s, &one))
+            PF_TRY(pf_schema_constants(s, &one, &texts, &are_texts));
+        if (are_texts)
+            continue;
         PF_TRY(pf_schema_rule(s, &one, &rule));
         pf_rules_call(s->r, from, rule, to);
     }
-    return s->r->status;
+    return pf_texts_emit(s, &texts, from, to);
 }

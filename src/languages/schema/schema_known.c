@@ -130,6 +130,17 @@ static pf_status make_table(struct pf_schema *s, const struct pf_jlist *list, ui
     return s->r->status;
 }
 
+pf_status pf_schema_differ(struct pf_schema *s, const struct pf_jlist *list, bool *differ)
+{
+    uint32_t *table;
+    size_t mask;
+    PF_TRY(make_table(s, list, &table, &mask));
+    *differ = true;
+    for (size_t i = 0; i < list->n && *differ && s->r->status == PF_OK; i++)
+        *differ = table[place(s, list, table, mask, &list->v[i])] == i + 1;
+    return s->r->status;
+}
+
 pf_status pf_schema_has(struct pf_schema *s, const struct pf_jlist *list, const struct pf_jval *v, bool *has)
 {
     enum { FEW = 4 };

@@ -85,24 +85,22 @@ static pf_status put(struct pf_schema *s, const struct pf_jval *v)
     return pf_jjson_write(&s->run, v, &json_style, 0);
 }
 
-static pf_status take(struct pf_schema *s, size_t mark, int32_t from, int32_t to)
+pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, struct pf_jstr *text)
 {
-    struct pf_jval text;
-    PF_TRY(pf_jtake(&s->run, mark, &text));
-    pf_rules_text(s->r, from, text.s.p, text.s.n, to);
-    return s->r->status;
-}
-
-pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, int32_t from, int32_t to)
-{
+    struct pf_jval taken;
     size_t mark = s->run.n_out;
     PF_TRY(put(s, v));
-    return take(s, mark, from, to);
+    PF_TRY(pf_jtake(&s->run, mark, &taken));
+    *text = taken.s;
+    return PF_OK;
 }
 
 pf_status pf_schema_name(struct pf_schema *s, struct pf_jstr name, bool bare, int32_t from, int32_t to)
 {
+    struct pf_jval text;
     size_t mark = s->run.n_out;
     PF_TRY(put_name(s, name, bare));
-    return take(s, mark, from, to);
+    PF_TRY(pf_jtake(&s->run, mark, &text));
+    pf_rules_text(s->r, from, text.s.p, text.s.n, to);
+    return s->r->status;
 }

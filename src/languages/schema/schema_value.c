@@ -147,8 +147,8 @@ static pf_status refuse_parts(const struct pf_schema *s, const struct pf_conjunc
     return PF_OK;
 }
 
-static pf_status constants(struct pf_schema *s, const struct pf_conjunction *c, const struct constants *all,
-                           int32_t from, int32_t to)
+static pf_status texts_of(struct pf_schema *s, const struct pf_conjunction *c, const struct constants *all,
+                          struct pf_texts *texts)
 {
     struct pf_strings strings;
     const struct pf_jlist *list = &all->v[0];
@@ -163,11 +163,22 @@ static pf_status constants(struct pf_schema *s, const struct pf_conjunction *c, 
             st = fits(s, c, all, types, &strings, v, &yes);
         if (st == PF_OK && yes && (type_of(v) & (PF_JSON_ARRAY | PF_JSON_OBJECT)))
             st = refuse_parts(s, c);
+        struct pf_jstr text;
         if (st == PF_OK && yes)
-            st = pf_schema_literal(s, v, from, to);
+            st = pf_schema_literal(s, v, &text);
+        if (st == PF_OK && yes)
+            st = pf_texts_add(s, texts, text);
     }
     pf_strings_free(&strings);
     return st;
+}
+
+pf_status pf_schema_constants(struct pf_schema *s, const struct pf_conjunction *c, struct pf_texts *texts, bool *are)
+{
+    struct constants all;
+    PF_TRY(constants_of(s, c, &all));
+    *are = all.n > 0;
+    return *are ? texts_of(s, c, &all, texts) : PF_OK;
 }
 
 /* ---- Strings ----------------------------------------------------------------------------------------------------- */
@@ -353,11 +364,12 @@ static pf_status string(struct pf_schema *s, const struct pf_conjunction *c, int
 
 pf_status pf_schema_value(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to)
 {
-    struct constants all;
+    struct pf_texts texts = { .n = 0 };
     unsigned types;
-    PF_TRY(constants_of(s, c, &all));
-    if (all.n > 0)
-        return constants(s, c, &all, from, to);
+    bool are_constants;
+    PF_TRY(pf_schema_constants(s, c, &texts, &are_constants));
+    if (are_constants)
+        return pf_texts_emit(s, &texts, from, to);
     PF_TRY(pf_schema_types(s, c, true, &types));
     if (types & PF_JSON_NULL)
         pf_rules_text(s->r, from, s->w->null, strlen(s->w->null), to);
