@@ -201,6 +201,28 @@ def check_gone():
         check(s.metric("requests_cancelled_total") == before + 1 and hog.answers[0][0] == 200, "what is left of a client that went away")
 
 
+def check_bodies():
+    """A client that sends as many bodies as it may and never ends them."""
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    with Server() as s:
+        connections, n, size = [], 0, 31000000
+        while size > 1000:
+            c = socket.create_connection(("127.0.0.1", s.port), 60, (HOG["address"], 0))
+            c.sendall(head % (CHAT.encode(), size + 1) + b" " * size)
+            connections.append(c)
+            n += 1
+            if n > 11:                       # closer and closer to what there is
+                size //= 2
+        time.sleep(0.5)
+        status, a = ask(s, SHORT, **OTHER)
+        check(status == 200, "bodies of one client keep others out:", status, a)
+        c = socket.create_connection(("127.0.0.1", s.port), 60, (HOG["address"], 0))
+        c.sendall(head % (CHAT.encode(), 31000000) + b" " * 31000000)
+        check(b" 503 " in c.recv(1000), "an address may have any number of bodies")
+        for c in connections + [c]:
+            c.close()
+
+
 def check_reading():
     """Bodies that take long to read."""
     texts = [{"content": "word fable " * 80000}] * 100
@@ -219,7 +241,7 @@ def main():
             check_alike(folder, "bundled", "--cache-mb", "0")
     if not only:
         for part in (check_flood, lambda: check_slots_held(4), lambda: check_slots_held(1), check_told_apart, check_many_names, check_full_queue,
-                     check_gone, check_reading):
+                     check_gone, check_bodies, check_reading):
             part()
     finish()
 

@@ -31,7 +31,10 @@ void exchange_drop_body(struct exchange *x)
 
 void exchange_uncount_body(struct exchange *x)
 {
-    atomic_fetch_sub(&x->http->bodies, atomic_exchange(&x->n_counted, 0));
+    size_t n = atomic_exchange(&x->n_counted, 0);
+    atomic_fetch_sub(&x->http->bodies, n);
+    if (x->of_address)
+        atomic_fetch_sub(x->of_address, n);
 }
 
 void exchange_drop(struct exchange *x)

@@ -19,6 +19,8 @@ struct http {
     atomic_int         running;      /* exchanges that were handed over and are not at their end */
     atomic_int         unanswered;   /* those of them of which more is to come */
     atomic_size_t      bodies;       /* bytes of the bodies of all requests whose answers are not made */
+    atomic_size_t      bodies_of[1024];      /* by address: those with one remainder share a count */
+    uint64_t           hash_key;     /* so that nobody can choose with whom to share */
     struct unread_list *unread;
     atomic_bool        quiet;
     bool               loopback;     /* listens for this machine alone */
@@ -31,6 +33,7 @@ struct exchange {
     struct client          client;
     struct buf             body;
     atomic_size_t          n_counted;        /* bytes in http->bodies: what was read of the body may be as large */
+    atomic_size_t         *of_address;       /* the count of http->bodies_of that has them, too */
     int                    refused;          /* the http thread's, as the next two: the status that answers the body */
     size_t                 n_dropped;        /* of a refused body */
     bool                   handed_over;

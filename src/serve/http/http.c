@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,7 +21,8 @@
 enum {
     HEADER_BYTES   = 32 << 10,       /* of a connection: the longest headers */
     IDLE_SECONDS   = 30,             /* a connection that does nothing, in headers, bodies or between requests */
-    BODIES_BYTES   = 512 << 20,      /* of all bodies, until their answers are made */
+    BODIES_BYTES   = 512 << 20,      /* of all bodies, until their answers are made, ... */
+    ADDRESS_BYTES  = 384 << 20,      /* ... and of one address's, so that something is left for others */
     DROPPED_BYTES  = 1 << 30,        /* of a refused body: more of it ends the connection */
     LONG_BYTES     = 1 << 20,        /* a body from this size on takes long to read */
     MAPPED_BYTES   = 1 << 20,        /* memory from this size on is mapped for itself */
@@ -126,6 +128,14 @@ static uint64_t hash_of(uint64_t hash, const char *text)
     return hash * 1099511628211u;
 }
 
+static atomic_size_t *bodies_of(struct http *h, const struct client *who)
+{
+    uint64_t hash = h->hash_key;
+    for (size_t i = 0; i < sizeof who->address; i++)
+        hash = (hash ^ who->address[i]) * 1099511628211u;
+    return &h->bodies_of[(hash ^ hash >> 32) % (sizeof h->bodies_of / sizeof *h->bodies_of)];
+}
+
 /* A proxy on this machine is believed who asks through it; whoever else is here could have more than turns, too. */
 static void set_client(struct client *who, struct MHD_Connection *c)
 {
@@ -190,12 +200,14 @@ static size_t content_length(struct MHD_Connection *c)
     return text ? (size_t)strtoull(text, NULL, 10) : 0;
 }
 
-/* The status that refuses a body which has n bytes and gets so many more, 0 for none. */
-static int body_refused(const struct http *h, size_t n, size_t more)
+/* The status that refuses a body which has n bytes and gets so many more, 0 for none. of_address: what the client's
+ * address has. */
+static int body_refused(const struct http *h, const atomic_size_t *of_address, size_t n, size_t more)
 {
     if (n + more < more || n + more > h->o.body_bytes)
         return MHD_HTTP_CONTENT_TOO_LARGE;
-    return more + atomic_load(&h->bodies) > BODIES_BYTES ? MHD_HTTP_SERVICE_UNAVAILABLE : 0;
+    bool full = more + atomic_load(&h->bodies) > BODIES_BYTES || more + atomic_load(of_address) > ADDRESS_BYTES;
+    return full ? MHD_HTTP_SERVICE_UNAVAILABLE : 0;
 }
 
 static const char *why_refused(int status)
@@ -254,12 +266,16 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
         return refuse(route, c, MHD_HTTP_UNAUTHORIZED, "the API key is missing or wrong");
     if (atomic_load(&h->quiet))
         return refuse(route, c, MHD_HTTP_SERVICE_UNAVAILABLE, shutting_down);
+    struct client client;
+    set_client(&client, c);
+    atomic_size_t *of_address = bodies_of(h, &client);
     size_t length = content_length(c);
-    int refused = body_refused(h, 0, length);
+    int refused = body_refused(h, of_address, 0, length);
     if (refused && !answer_waits(c, length))
         return refuse(route, c, refused, why_refused(refused));
     struct exchange *x = exchange_new(h, route, c);
-    set_client(&x->client, c);
+    x->client = client;
+    x->of_address = of_address;
     x->refused = refused;
     x->origin = origin ? xstrdup(origin) : NULL;
     x->rest = xstrdup(path + strlen(route->path));
@@ -271,7 +287,7 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
 /* A body that did not say how long it is may turn out too large here. */
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *n)
 {
-    int refused = x->refused ? x->refused : body_refused(x->http, x->body.n, *n);
+    int refused = x->refused ? x->refused : body_refused(x->http, x->of_address, x->body.n, *n);
     if (refused) {
         exchange_drop_body(x);
         exchange_uncount_body(x);
@@ -280,6 +296,7 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *n
     } else {
         buf_add(&x->body, data, *n);
         atomic_fetch_add(&x->http->bodies, *n);
+        atomic_fetch_add(x->of_address, *n);
         atomic_fetch_add(&x->n_counted, *n);
     }
     *n = 0;
@@ -417,13 +434,16 @@ struct http *http_open(const struct http_opts *o, int *port, struct buf *why)
     struct http *h = xrealloc(NULL, 1, sizeof *h);
     mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);     /* all wait while a body grows: its pages are moved, not copied */
     *h = (struct http){ .o = *o };
+    if (getrandom(&h->hash_key, sizeof h->hash_key, 0) < 0)
+        h->hash_key = (uintptr_t)h;
     *port = port_of(fd, &h->loopback);
     h->unread = unread_open(&o->unread);
+    unsigned most = most_connections();          /* one address has three quarters of them at most */
     h->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
         on_request, h, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
-        MHD_OPTION_CONNECTION_LIMIT, most_connections(), MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_LIMIT, most, MHD_OPTION_PER_IP_CONNECTION_LIMIT, most - most / 4, MHD_OPTION_END);
     if (h->daemon)
         return h;
     buf_printf(why, "the HTTP server does not start");
