@@ -2,7 +2,7 @@
 """Turns between clients: whoever asks for much keeps nobody else waiting for all of it, and each answer is what it is alone, however
 often its slot was another's meanwhile.
 
-    check_fair.py SERVE RUN SYNTH SHARED [MODEL ...]
+    check_fair.py SERVE RUN SYNTH SHARED [brief]
 
 Clients are told apart by their address (this machine has all of 127.0.0.0/8), behind a proxy on this machine by what it says, and of
 one address by their key and name."""
@@ -22,6 +22,7 @@ CHAT = "/v1/chat/completions"
 MODELS = {"bundled": None, "windowed": "gpt-oss-tiny", "recurrent": "qwen3-next-tiny"}
 HOG, OTHER = {"address": "127.0.0.2"}, {"address": "127.0.0.3"}
 SHORT = chat("x", temperature=0, max_tokens=4)
+brief = "brief" in sys.argv[5:]
 WAIT = 8                             # seconds: a turn is one, and other programs may have the cores for some
 
 
@@ -60,9 +61,9 @@ class Hog:
             t.start()
         return self
 
-    def wait_until_busy(self, n_waiting, n_running=1):
+    def wait_until_busy(self, n_waiting):
         end = time.time() + 60
-        while self.s.metric("requests_waiting") < n_waiting or self.s.metric("requests_running") < n_running:
+        while self.s.metric("requests_waiting") < n_waiting or self.s.metric("requests_running") == 0:
             if time.time() > end:
                 check(False, "the server does not get busy")
                 return
@@ -110,7 +111,7 @@ def check_flood():
 def check_slots_held(slots):
     """A client whose answers are long has all slots."""
     with Server("--slots", str(slots)) as s, Hog(s, [long_answer(i, n=16) for i in range(slots + 1)], **HOG) as hog:
-        hog.wait_until_busy(1, slots)
+        hog.wait_until_busy(1)
         for k in range(3):
             check(timed("%d slots held" % slots, hog, **OTHER) < WAIT, "waits until a client's answer ends")
         check(hog.n_answered() == 0, "the answers came first")
@@ -121,7 +122,8 @@ def check_alike(folder, name, *flags):
     preset = MODELS[name]
     args = ["-m", tiny.model(folder, preset=preset, name=name), "-c", "16384"] if preset else []
     r = random.Random(3)
-    words, most, n = (2500, 700, 6) if preset else (700, 2600, 12)
+    words, most, n = (2500, 700, 4) if preset else (700, 2600, 6)
+    n = 1 if brief else n                # a sanitizer makes work several times as long, but no turn
     long = [chat(" ".join(r.choice(("fox", "crow", "grapes", "lion")) for _ in range(words)), temperature=1, seed=i, max_tokens=most,
                  ignore_eos=True, n=n) for i in range(2)]
     asks = long + [long_answer(9, most), chat("3", temperature=1, seed=7, max_tokens=most, ignore_eos=True, repeat_penalty=1.1, n=n,
@@ -141,7 +143,7 @@ def check_alike(folder, name, *flags):
         check(got == alone, name, "answers whose slot was another's meanwhile are others:", got, alone)
         yielded = s.metric("slots_yielded_total")
         print("%s model %s: slots were given to others %d times, for %d short requests" % (name, " ".join(flags), yielded, n), flush=True)
-        check(yielded > 2, "slots were given to others too seldom")
+        check(yielded > (0 if brief else 2), "slots were given to others too seldom")
         again = [a[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for a in hog.answers]
         check(all(c < a[1]["usage"]["prompt_tokens"] for c, a in zip(again, hog.answers)), "tokens of a prompt count twice:", again)
 
@@ -233,16 +235,13 @@ def check_reading():
 
 
 def main():
-    only = sys.argv[5:]
     with tempfile.TemporaryDirectory() as folder:
-        for name in only or MODELS:
+        for name in MODELS:
             check_alike(folder, name)
-        if not only:
-            check_alike(folder, "bundled", "--cache-mb", "0")
-    if not only:
-        for part in (check_flood, lambda: check_slots_held(4), lambda: check_slots_held(1), check_told_apart, check_many_names, check_full_queue,
-                     check_gone, check_bodies, check_reading):
-            part()
+        check_alike(folder, "bundled", "--cache-mb", "0")
+    for part in (check_flood, lambda: check_slots_held(4), lambda: check_slots_held(1), check_told_apart, check_many_names, check_full_queue,
+                 check_gone, check_bodies, check_reading):
+        part()
     finish()
 
 
