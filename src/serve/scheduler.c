@@ -713,6 +713,9 @@ static void round_of_steps(struct sched *sched)
         if (sched->slots[i].job && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
     add_prompts(sched, &r, n_running > 1 || is_claimed(sched) ? rows_of_a_pause(sched) : sched->lone_rows);
+    pthread_mutex_lock(&sched->lock);
+    settle_places(sched);                        /* what is back from memory does not count this step as its return */
+    pthread_mutex_unlock(&sched->lock);
     if (r.n > 0)
         evaluate(sched, &r);
 }
