@@ -27,11 +27,16 @@ WAIT = 8                             # seconds: a turn is one, and other program
 
 
 def ask(s, body, address="127.0.0.1", path=CHAT, on_open=lambda c: None, **headers):
-    """(status, JSON)"""
+    """(status, JSON). A header with several values has a line for each."""
     c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=300, source_address=(address, 0))
     on_open(c)
     try:
-        c.request("POST", path, json.dumps(body), {k.replace("_", "-"): v for k, v in headers.items()})
+        text = json.dumps(body).encode()
+        c.putrequest("POST", path)
+        for k, v in dict(headers, Content_Length=str(len(text))).items():
+            for line in v if isinstance(v, tuple) else (v,):
+                c.putheader(k.replace("_", "-"), line)
+        c.endheaders(text)
         r = c.getresponse()
         return r.status, json.loads(r.read())
     finally:
@@ -152,7 +157,7 @@ def check_told_apart():
     """Clients of one address, by name or key, and those behind a proxy."""
     for who, other in (({"User_Agent": "batch"}, {"User_Agent": "page"}),
                        ({"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}),
-                       ({"X_Forwarded_For": "10.0.0.1"}, {"X_Forwarded_For": "10.0.0.2"}),
+                       ({"X_Forwarded_For": ("10.0.0.9", "10.0.0.1")}, {"X_Forwarded_For": ("10.0.0.9", "10.0.0.2")}),
                        ({"X_Forwarded_For": "10.0.0.3, 2001:db8:1:2:3::1"}, {"X_Forwarded_For": "2001:db8:1:2:3::1, 2001:db8:1:3:3::1"})):
         with Server("--slots", "1") as s, Hog(s, [long_answer(i, n=16) for i in range(2)], **who) as hog:
             hog.wait_until_busy(1)

@@ -121,6 +121,15 @@ static void set_forwarded(struct client *who, const char *list)
         set_address(who, address, NULL);
 }
 
+/* Some proxies write a line of their own behind the client's. */
+static enum MHD_Result take_forwarded(void *ctx, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    (void)kind;
+    if (value && strcasecmp(key, "X-Forwarded-For") == 0)
+        *(const char **)ctx = value;
+    return MHD_YES;
+}
+
 static uint64_t hash_of(uint64_t hash, const char *text)
 {
     for (const char *p = text ? text : ""; *p; p++)
@@ -141,15 +150,17 @@ static void set_client(struct client *who, struct MHD_Connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     const struct sockaddr *at = info ? info->client_addr : NULL;
-    const char *forwarded = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Forwarded-For");
+    const char *forwarded = NULL;
     static const char *const names[] = { "Authorization", "X-Api-Key", "User-Agent" };
+    *who = (struct client){ .name = 14695981039346656037u };
     if (at && at->sa_family == AF_INET6)
         set_address(who, ((const struct sockaddr_in6 *)(const void *)at)->sin6_addr.s6_addr, NULL);
     else if (at && at->sa_family == AF_INET)
         set_address(who, NULL, (const unsigned char *)&((const struct sockaddr_in *)(const void *)at)->sin_addr);
-    if (forwarded && is_loopback(who))
+    if (is_loopback(who))
+        MHD_get_connection_values(c, MHD_HEADER_KIND, take_forwarded, &forwarded);
+    if (forwarded)
         set_forwarded(who, forwarded);
-    who->name = 14695981039346656037u;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         who->name = hash_of(who->name, MHD_lookup_connection_value(c, MHD_HEADER_KIND, names[i]));
 }
