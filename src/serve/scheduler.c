@@ -11,7 +11,7 @@
 #include "serve/slot.h"
 
 /* How long a slot is a request's before a client that has none may claim it, and how many times as long as it took to
- * make the sequence what it was: so no more than a fifth of the time goes into changing. */
+ * make the sequence what it was, or takes who claims it: so no more than a fifth of the time goes into changing. */
 static const double TURN_S = 1, TURN_PER_RETURN = 4;
 
 enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512,
@@ -27,7 +27,7 @@ struct waiting {
 /* Whose a slot is, and since when its job goes on; since 0: the sequence is not back yet. */
 struct place {
     struct party *client;            /* NULL: free */
-    double        given, since, turn_s;
+    double        given, since, returns_s;       /* returns_s: what that took */
     uint64_t      served;            /* its prompt's last slice */
 };
 
@@ -48,8 +48,8 @@ struct sched {
     struct turns      turns;         /* of struct waiting and places */
     struct {
         pf_session *session;         /* NULL: there is none */
-        const struct party *client;  /* NULL: there is a free slot beside it */
-        double claimed, end;         /* when its slot can be claimed, and when the step ends */
+        const struct place *place;   /* NULL: there is a free slot beside it */
+        double end;                  /* of the step */
         bool   broken_off;
     } lone;                          /* begin_lone */
     bool              ending;
@@ -147,7 +147,7 @@ static void give_slot(struct sched *sched, struct slot *s, struct job *j, struct
 {
     double now = now_s();
     s->used = ++sched->n_used;
-    sched->places[s - sched->slots] = (struct place){ client, now, parked ? 0 : now, TURN_S, 0 };
+    sched->places[s - sched->slots] = (struct place){ .client = client, .given = now, .since = parked ? 0 : now };
     if (parked)
         slot_resume(s, parked);
     else
@@ -161,14 +161,24 @@ static struct waiting *waiting_of(struct queued *t)
     return (struct waiting *)t;
 }
 
+/* With the lock: when a client may claim the place. NEVER: not before others come or go. */
+#define NEVER 2e9
+static double claimed_at(const struct place *p, const struct party *client)
+{
+    if (!p->client || p->since == 0 || !turns_before(client, p->client))
+        return NEVER;
+    double returns_s = p->returns_s > client->returns_s ? p->returns_s : client->returns_s;
+    return p->since + (TURN_PER_RETURN * returns_s > TURN_S ? TURN_PER_RETURN * returns_s : TURN_S);
+}
+
 /* With the lock, for who waits: where a slot is free or can be claimed before the step is over. */
 static void break_off(struct sched *s, const struct party *client)
 {
-    double from = now_s();
-    if (!s->lone.session || s->lone.broken_off || (s->lone.client && !turns_before(client, s->lone.client)))
+    double now = now_s();
+    if (!s->lone.session || s->lone.broken_off)
         return;
-    from = s->lone.client && s->lone.claimed > from ? s->lone.claimed : from;
-    if (s->lone.end - from < (double)s->o.pause_ms * 1e-3)
+    double from = s->lone.place ? claimed_at(s->lone.place, client) : now;
+    if (s->lone.end - (from > now ? from : now) < (double)s->o.pause_ms * 1e-3)
         return;
     s->lone.broken_off = true;
     pf_session_cancel(s->lone.session);
@@ -297,8 +307,7 @@ static void settle_places(struct sched *s)
             p->client = NULL;
         } else if (p->client && p->since == 0 && !s->slots[i].fresh && !s->slots[i].left) {
             p->since = now_s();
-            p->turn_s = TURN_PER_RETURN * (p->since - p->given);
-            p->turn_s = p->turn_s > TURN_S ? p->turn_s : TURN_S;
+            p->returns_s = p->since - p->given;
         }
     }
 }
@@ -311,7 +320,7 @@ static int find_claimed(const struct sched *s, const struct party *client)
     double now = now_s();
     for (int i = 0; i < s->n_slots; i++) {
         const struct place *p = &s->places[i], *b = best < 0 ? NULL : &s->places[best];
-        if (!p->client || p->since == 0 || now - p->since < p->turn_s || !turns_before(client, p->client))
+        if (claimed_at(p, client) > now)
             continue;
         if (!b || turns_more(p->client, b->client) ||
             (!turns_more(b->client, p->client) &&
@@ -321,31 +330,40 @@ static int find_claimed(const struct sched *s, const struct party *client)
     return best;
 }
 
+static bool can_claim(const void *sched, const struct party *client)
+{
+    return find_claimed(sched, client) >= 0;
+}
+
 /* With the lock: what a slot does waits from now on, ahead of its client's other requests. */
 static void park(struct sched *s, int i)
 {
     struct waiting *w = xrealloc(NULL, 1, sizeof *w);
     struct job *j = s->slots[i].job;
+    struct place *p = &s->places[i];
     *w = (struct waiting){ .job = j, .parked = slot_park(&s->slots[i]) };
-    turns_take_back(&s->turns, s->places[i].client);
-    s->places[i].client = NULL;
     turns_wait(&s->turns, &w->turn, exchange_client(j->x), true);
+    w->turn.client->returns_s = p->returns_s;
+    turns_take_back(&s->turns, p->client);
+    p->client = NULL;
     atomic_fetch_add(&metrics.yielded, 1);
 }
 
-/* What is to have a slot now, and its client; a slot is free then. NULL: nothing waits, or there is no slot for it. */
+static bool is_gone(const struct job *j)
+{
+    return j->over || exchange_gone(j->x);
+}
+
+/* What is to have a slot now, and its client; a slot is free then, or nobody waits for the job any more. NULL: nothing
+ * waits, or there is no slot for it. */
 static struct waiting *take_next(struct sched *s, struct party **client)
 {
     pthread_mutex_lock(&s->lock);
     settle_places(s);
-    struct queued *t = turns_next(&s->turns);
-    if (t && !any_free(s)) {
-        int i = find_claimed(s, t->client);
-        if (i >= 0)
-            park(s, i);
-        else
-            t = NULL;
-    }
+    bool is_free = any_free(s);
+    struct queued *t = turns_next(&s->turns, is_free ? NULL : can_claim, s);
+    if (t && !is_free && !is_gone(waiting_of(t)->job))
+        park(s, find_claimed(s, t->client));
     if (t)
         *client = turns_give(&s->turns, t);
     atomic_store(&metrics.waiting, s->turns.n);
@@ -365,7 +383,7 @@ static void give_back(struct sched *s, struct party *client)
 static bool forget_if_gone(struct waiting *w)
 {
     struct job *j = w->job;
-    if (!j->over && !exchange_gone(j->x))
+    if (!is_gone(j))
         return false;
     if (!j->over)
         atomic_fetch_add(&metrics.cancelled, 1);
@@ -400,10 +418,12 @@ static void fill_slots(struct sched *s)
             continue;
         }
         struct prompt q = wanted_of(w);
+        double begin = now_s();
         int i = choose_slot(s, &q);
         if (i >= 0) {
             exchange_sequences(s, &s->slots[i], &q);
             give_slot(s, &s->slots[i], w->job, w->parked, client);
+            s->places[i].given = begin;      /* saving and loading are part of a return */
             free(w);
             continue;
         }
@@ -500,7 +520,7 @@ static void drop_the_gone(struct sched *sched)
         if (!s->job)
             continue;
         struct job *j = s->job;
-        if (!j->over && !exchange_gone(j->x))
+        if (!is_gone(j))
             continue;
         slot_take_times(s);
         if (!j->over) {
@@ -596,17 +616,14 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
  * claim. */
 static void begin_lone(struct sched *s, const struct round *r)
 {
-    const struct place *place = &s->places[r->of[0] - s->slots];
     bool is_short = r->rows <= rows_of_a_pause(s), is_free = any_free(s);
-    double takes = s->lone_row_s > 0 ? s->lone_row_s * (double)r->rows : 1e9;
+    double takes = s->lone_row_s > 0 ? s->lone_row_s * (double)r->rows : NEVER / 2;
     pthread_mutex_lock(&s->lock);
     s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
-    s->lone.client = is_free ? NULL : place->client;
-    s->lone.claimed = place->since > 0 ? place->since + place->turn_s : 2e9;
+    s->lone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
     s->lone.end = now_s() + takes;
     s->lone.broken_off = false;
-    struct queued *t = turns_next(&s->turns);
-    if (t)
+    for (const struct queued *t = s->turns.first; t; t = t->next)
         break_off(s, t->client);
     pthread_mutex_unlock(&s->lock);
 }
@@ -616,9 +633,9 @@ static bool is_claimed(struct sched *s)
 {
     bool is = false;
     pthread_mutex_lock(&s->lock);
-    const struct queued *t = turns_next(&s->turns);
-    for (int i = 0; t && i < s->n_slots; i++)
-        is = is || (s->slots[i].job && turns_before(t->client, s->places[i].client));
+    for (const struct queued *t = s->turns.first; t && !is; t = t->next)
+        for (int i = 0; i < s->n_slots && !is; i++)
+            is = s->slots[i].job && claimed_at(&s->places[i], t->client) < NEVER;
     pthread_mutex_unlock(&s->lock);
     return is;
 }

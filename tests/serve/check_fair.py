@@ -165,6 +165,17 @@ def check_told_apart():
             check(hog.n_answered() == 0, "the answers came first")
 
 
+def check_passed_over():
+    """Who waits first and may claim nothing, since his address has as many slots as the others, keeps nobody from claiming."""
+    with Server("-t", "1", "--slots", "2") as s, Hog(s, [long_answer(i, n=16) for i in range(2)], **HOG) as first:
+        first.wait_until_busy(0)
+        with Hog(s, [long_answer(2, n=16)], **dict(OTHER, User_Agent="batch")) as hog:
+            while s.metric("slots_yielded_total") == 0 and hog.n_answered() + first.n_answered() == 0:
+                time.sleep(0.02)
+            check(timed("an address's other client", hog, **dict(OTHER, User_Agent="page")) < WAIT, "waits for an address's other client")
+            check(hog.n_answered() + first.n_answered() == 0, "the answers came first")
+
+
 def check_many_names():
     """Many names of one address have no more turns than another address."""
     with Server("--slots", "1") as s:
@@ -191,13 +202,23 @@ def check_full_queue():
 
 
 def check_gone():
-    """A client that goes away while its slot is another's."""
-    with Server("--slots", "1") as s:
+    """A client that goes away before it could claim a slot, and one while its slot is another's."""
+    with Server("-t", "1", "--slots", "1") as s:
+        with Hog(s, [long_answer(1, n=16)], **HOG) as hog:
+            hog.wait_until_busy(0)
+            with Hog(s, [SHORT], **OTHER) as other:
+                other.wait_until_busy(1)
+            end = time.time() + 60
+            while s.metric("requests_cancelled_total") == 0 and time.time() < end:
+                time.sleep(0.02)
+            check(s.metric("slots_yielded_total") == 0 and hog.n_answered() == 0, "a slot was claimed for who had gone")
+        while s.metric("requests_running") + s.metric("requests_waiting") > 0:
+            time.sleep(0.02)
         before = s.metric("requests_cancelled_total")
         c = http.client.HTTPConnection("127.0.0.1", s.port, source_address=(HOG["address"], 0))
         c.request("POST", CHAT, json.dumps(dict(long_answer(1, n=16), stream=True)))
         c.getresponse().read(200)
-        with Hog(s, [long_answer(2, n=4)], **OTHER) as hog:
+        with Hog(s, [long_answer(2, n=2)], **OTHER) as hog:
             while s.metric("slots_yielded_total") == 0 and hog.n_answered() == 0:
                 time.sleep(0.02)
             c.close()
@@ -244,8 +265,8 @@ def main():
         for name in MODELS:
             check_alike(folder, name)
         check_alike(folder, "bundled", "--cache-mb", "0")
-    for part in (check_flood, lambda: check_slots_held(4), lambda: check_slots_held(1), check_told_apart, check_many_names, check_full_queue,
-                 check_gone, check_bodies, check_reading):
+    for part in (check_flood, lambda: check_slots_held(4), lambda: check_slots_held(1), check_told_apart, check_passed_over, check_many_names,
+                 check_full_queue, check_gone, check_bodies, check_reading):
         part()
     finish()
 

@@ -48,6 +48,8 @@ void turns_wait(struct turns *l, struct queued *t, const struct client *who, boo
     t->client = find(l, who, find(l, &any, NULL));
     t->client->n_waiting++;
     t->client->address->n_waiting++;
+    if (again)
+        t->client->since = t->client->address->since = ++l->clock;
     t->again = again;
     t->before = again ? NULL : l->last;
     t->next = again ? l->first : NULL;
@@ -78,12 +80,13 @@ static bool is_first(const struct party *a, const struct party *b)
     return a->n_held != b->n_held ? a->n_held < b->n_held : a->since < b->since;
 }
 
-struct queued *turns_next(const struct turns *l)
+struct queued *turns_next(const struct turns *l, turns_fn *may, const void *ctx)
 {
-    struct queued *next = l->first;
-    for (struct queued *t = next ? next->next : NULL; t; t = t->next) {
-        const struct party *a = t->client, *b = next->client;
-        if (a != b && (a->address != b->address ? is_first(a->address, b->address) : is_first(a, b)))
+    struct queued *next = NULL;
+    for (struct queued *t = l->first; t; t = t->next) {
+        const struct party *a = t->client, *b = next ? next->client : NULL;
+        bool first = !b || (a != b && (a->address != b->address ? is_first(a->address, b->address) : is_first(a, b)));
+        if (first && (!may || may(ctx, a)))
             next = t;
     }
     return next;

@@ -2,7 +2,7 @@
  *
  *     an address    10.0.0.7                10.0.0.9               a place goes to the address that has fewest of them,
  *     its clients   [key, name]  [...]      [...]                  there to the client that has fewest, of equal ones
- *     who waits      . . . . . .  .          . .                   to who got one longest ago; its first request first
+ *     who waits      . . . . . .  .          . .                   to who had one longest ago; its first request first
  *
  * So one who asks for much waits for himself, and the many names that a client may give itself share what its address
  * has. A client is known as long as it waits for a place or has one. Nothing here locks: a list is its owner's. */
@@ -25,8 +25,9 @@ struct party {
     struct party *address;           /* of a client; NULL: it is an address */
     struct party *next;
     int           n_waiting, n_held;
-    uint64_t      since;             /* by the list's clock, when it got a place last, or came */
+    uint64_t      since;             /* by the list's clock, when it got a place last, lost it to others, or came */
     uint64_t      served;            /* the places' owner's, by a clock of its own */
+    double        returns_s;         /* the places' owner's: what taking a place up again took it last */
 };
 
 /* Part of what waits. */
@@ -45,8 +46,9 @@ struct turns {
 
 /* again: ahead of what else the client has waiting. */
 void turns_wait(struct turns *l, struct queued *t, const struct client *who, bool again);
-/* Whose turn it is; NULL: nobody waits. */
-struct queued *turns_next(const struct turns *l);
+/* Whose turn it is, of those for whom `may` holds (NULL: of all); NULL: nobody's. */
+typedef bool turns_fn(const void *ctx, const struct party *client);
+struct queued *turns_next(const struct turns *l, turns_fn *may, const void *ctx);
 /* Who is to go where there are too many: the last to come of the client that has most waiting, of the address that has
  * most. NULL: all have had a place. */
 struct queued *turns_last(const struct turns *l);

@@ -31,12 +31,17 @@ static struct {
 } work = { .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER,
            .queues = { [WORK_SHORT] = { .n_free = N_SHORT }, [WORK_LONG] = { .n_free = N_WORKERS - N_SHORT } } };
 
+static bool has_none(const void *ctx, const struct party *client)
+{
+    (void)ctx;
+    return client->n_held == 0;
+}
+
 /* With the lock: the piece that a free thread is to do; NULL: none. */
 static struct piece *next_piece(const struct queue *q)
 {
-    const struct queued *t = turns_next(&q->turns);
-    bool is_kept = t && q == &work.queues[WORK_SHORT] && q->n_free == 1 && t->client->n_held > 0 && !work.ending;
-    return is_kept ? NULL : (struct piece *)(uintptr_t)t;
+    bool is_kept = q == &work.queues[WORK_SHORT] && q->n_free == 1 && !work.ending;
+    return (struct piece *)turns_next(&q->turns, is_kept ? has_none : NULL, NULL);
 }
 
 static void *run(void *ctx)
