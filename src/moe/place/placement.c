@@ -294,7 +294,7 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
     return pf_place_session_bytes(m, p ? &p->cut : &all, p ? m->backend : m->cpu, opts, kv_bytes, work_bytes);
 }
 
-/* Of `bytes` that a session takes of a card those that it does not have yet: one scratch serves all sessions. */
+/* Of the bytes that a session takes on a card, those that are not taken yet: a card's scratch serves all sessions. */
 static uint64_t not_there(const struct pf_model *m, const pf_backend *card, const struct pf_session_opts *opts,
                           uint64_t bytes)
 {
