@@ -139,10 +139,12 @@ struct job {
     size_t                y_stride;
 };
 
-/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the rows that follow. Past the last group
- * that is most often the thread's next task; a fetch of what is not there does nothing. */
+/* Rows r .. r + n_rows - 1, n_rows <= LANES; behind: bytes of the rows that follow them in this call. ahead: what to
+ * fetch meanwhile, the rows that follow. Past the last group that is most often the thread's next task; a fetch of what
+ * is not there does nothing. */
 struct group {
     int            r, n_rows;
+    size_t         behind;
     const uint8_t *ahead;
 };
 
@@ -157,22 +159,36 @@ LANE_FN int seg_blocks(const struct quant_type *t, int n, int at)
     return t->block_len == SEG_LEN || n - at >= SEG_LEN ? SEG_BLOCKS : (n - at) / 32;
 }
 
-/* Copies n_bytes of n_rows rows to where LANES whole segments may be read; what is missing reads as zero. */
-static __attribute__((noinline)) void copy_rows(uint8_t (*to)[SEG_MAX_BYTES], const uint8_t *p, size_t row_bytes,
-                                                int n_rows, size_t n_bytes)
+/* Bytes of a row that are read for n_blocks of a segment: unpackers take whole units, expanders all. */
+LANE_FN size_t read_bytes(const struct quant_type *t, int n_blocks)
 {
-    memset(to, 0, LANES * SEG_MAX_BYTES);
-    for (int r = 0; r < n_rows; r++)
-        memcpy(to[r], p + (size_t)r * row_bytes, n_bytes);
+    int n_units = (n_blocks + t->unit - 1) / t->unit;
+    return t->expand ? seg_bytes(t) : (size_t)(n_units * t->unit * 32 / t->block_len * t->block_bytes);
 }
 
-/* The segment at p, or a copy of it where rows or blocks are missing. */
-LANE_FN struct src seg_src(const struct quant_type *t, const uint8_t *p, size_t row_bytes, int n_rows, int n_blocks,
-                           uint8_t (*copy)[SEG_MAX_BYTES])
+/* Copies n_bytes of n_rows rows to where n_read of each of LANES rows may be read; what is missing reads as zero. */
+static __attribute__((noinline)) void copy_rows(uint8_t (*to)[SEG_MAX_BYTES], const uint8_t *p, size_t row_bytes,
+                                                int n_rows, size_t n_bytes, size_t n_read)
 {
-    if (n_rows == LANES && n_blocks == SEG_BLOCKS)
+    enum { PIECE = 16 };                     /* no block is smaller */
+    for (int r = 0; r < n_rows; r++, p += row_bytes) {
+        for (size_t i = 0; i + PIECE < n_bytes; i += PIECE)
+            memcpy(to[r] + i, p + i, PIECE);
+        memcpy(to[r] + n_bytes - PIECE, p + n_bytes - PIECE, PIECE);
+        memset(to[r] + n_bytes, 0, n_read - n_bytes);
+    }
+    for (int r = n_rows; r < LANES; r++)
+        memset(to[r], 0, n_read);
+}
+
+/* The segment at p, or a copy of it where rows are missing, or blocks that no row behind has bytes for. */
+LANE_FN struct src seg_src(const struct quant_type *t, const uint8_t *p, size_t row_bytes, const struct group *g,
+                           int n_blocks, uint8_t (*copy)[SEG_MAX_BYTES])
+{
+    size_t n_bytes = (size_t)(n_blocks * 32 / t->block_len * t->block_bytes), n_read = read_bytes(t, n_blocks);
+    if (g->n_rows == LANES && n_read - n_bytes <= g->behind)
         return (struct src){ .p = p, .row_bytes = row_bytes };
-    copy_rows(copy, p, row_bytes, n_rows, (size_t)(n_blocks * 32 / t->block_len * t->block_bytes));
+    copy_rows(copy, p, row_bytes, g->n_rows, n_bytes, n_read);
     return (struct src){ .p = copy[0], .row_bytes = SEG_MAX_BYTES };
 }
 
@@ -232,7 +248,7 @@ LANE_FN void group_few(const struct quant_type *t, const struct job *job, const 
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
         struct xseg xs[LANES_FEW];
         int n_blocks = seg_blocks(t, job->n, at);
-        struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
+        struct src src = seg_src(t, p, job->row_bytes, g, n_blocks, copy);
         for (int a = 0; a < n_a; a++)
             xseg_init(xs + a, job->x + a, at, t);
         src.ahead = ahead;
@@ -275,12 +291,12 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
         struct seg seg;
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
-        struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
+        struct src src = seg_src(t, p, job->row_bytes, g, n_blocks, copy);
         src.ahead = ahead;
         src = seg_expand(t, src, expanded);
         if (t->scales)
             t->scales(&seg.scales, &src);
-        for (int b = 0; b < SEG_BLOCKS; b += t->unit)
+        for (int b = 0; b < n_blocks; b += t->unit)
             t->unpack(seg.codes + b, &seg.scales, &src, b);
         for (; j + LANES_X <= job->n_x; j += LANES_X)
             seg_tile(t, &seg, job, g, at, j, LANES_X);
@@ -334,6 +350,7 @@ ROWS_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
     for (int r = 0; r < n_rows; r += LANES) {
         int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
         struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
+        g.behind = (size_t)(n_rows - from - g.n_rows) * job->row_bytes;
         g.ahead = job->w + (size_t)(from + LANES) * job->row_bytes + AHEAD_BYTES;
         if (n_a)
             group_few(t, job, &g, n_a);
