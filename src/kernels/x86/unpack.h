@@ -60,13 +60,20 @@ struct quant_type {
     int        block_len, block_bytes;
 };
 
-/* The lines that correspond to n_bytes of each row from `at` on. */
+/* The lines that correspond to n_bytes of each row from `at` on; and of every third of them the line a page further on.
+ * What the hardware fetches by itself ends with a page: it goes on in the next one as soon as lines of that are asked
+ * for, and with a few of them far ahead it has the page when its turn comes. */
 LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
 {
+    enum { LINE = 64, PAGE = 4096, EVERY = 3 };
     if (!src->ahead)
         return;
-    for (int i = 0; i < n_bytes * LANES; i += 64)
-        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T1);
+    const char *lines = (const char *)src->ahead + at * LANES;
+    for (int i = 0; i < n_bytes * LANES; i += LINE) {
+        _mm_prefetch(lines + i, _MM_HINT_T1);
+        if ((at * LANES + i) / LINE % EVERY == 0)
+            _mm_prefetch(lines + i + PAGE, _MM_HINT_T1);
+    }
 }
 
 /* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
