@@ -82,14 +82,15 @@ ATTN_INLINE __m512i amx_sum(const struct attn_amx *s, int u, int j)
                             _mm512_load_si512(s->middle[u][j]));
 }
 
-/* Fetches n lines. */
-ATTN_INLINE void amx_fetch(const int8_t **at, int n)
+/* Fetches 32 lines. More at once would wait for each other, and the tiles behind them for all of them. */
+ATTN_INLINE void amx_fetch(const int8_t **at)
 {
+    enum { LINES = 32 };
     if (!*at)
         return;
-    for (int i = 0; i < n; i++)
-        attn_fetch_line(*at + i * 64);
-    *at += n * 64;
+    for (int i = 0; i < LINES; i++)
+        attn_fetch_walk(*at + i * 64);
+    *at += LINES * 64;
 }
 
 static void amx_scores(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *k, const int8_t **ahead,
@@ -107,12 +108,13 @@ static void amx_scores(const struct pf_attn_i16_args *a, struct attn_amx *s, con
             _tile_dpbssd(T_UPPER, T_HIGH, T_ROWS_HIGH);
             _tile_dpbssd(T_MIDDLE, T_LOW, T_ROWS_HIGH);
             _tile_dpbssd(T_MIDDLE, T_HIGH, T_ROWS_LOW);
+            amx_fetch(ahead);
             _tile_loadd(T_ROWS_HIGH, at + vector, ATTN_VECTOR);
             _tile_loadd(T_ROWS_LOW, at + vector + PF_I16_PLANE, ATTN_VECTOR);
             _tile_dpbssd(T_UPPER_NEXT, T_HIGH, T_ROWS_HIGH);
             _tile_dpbssd(T_MIDDLE_NEXT, T_LOW, T_ROWS_HIGH);
             _tile_dpbssd(T_MIDDLE_NEXT, T_HIGH, T_ROWS_LOW);
-            amx_fetch(ahead, 64);
+            amx_fetch(ahead);
         }
         amx_store(s);
         for (int u = 0; u < 2; u++)
@@ -146,12 +148,13 @@ static void amx_values(const struct pf_attn_i16_args *a, struct attn_amx *s, con
         _tile_dpbusd(T_UPPER, T_HIGH, T_ROWS_HIGH);
         _tile_dpbusd(T_MIDDLE, T_LOW, T_ROWS_HIGH);
         _tile_dpbusd(T_MIDDLE, T_HIGH, T_ROWS_LOW);
+        amx_fetch(ahead);
         _tile_loadd(T_ROWS_HIGH, at + ATTN_VECTOR, row);
         _tile_loadd(T_ROWS_LOW, at + ATTN_VECTOR + PF_I16_PLANE, row);
         _tile_dpbusd(T_UPPER_NEXT, T_HIGH, T_ROWS_HIGH);
         _tile_dpbusd(T_MIDDLE_NEXT, T_LOW, T_ROWS_HIGH);
         _tile_dpbusd(T_MIDDLE_NEXT, T_HIGH, T_ROWS_LOW);
-        amx_fetch(ahead, 64);
+        amx_fetch(ahead);
         amx_store(s);
         for (int u = 0; u < 2; u++)
             for (int j = 0; j < n; j++)
