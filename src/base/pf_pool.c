@@ -253,11 +253,16 @@ void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs)
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++)
         for (int j = 0; j < n_jobs; j++) {
-            uint64_t first = (uint64_t)chunks_of(&jobs[j]) * i / t, last = (uint64_t)chunks_of(&jobs[j]) * (i + 1) / t;
+            uint64_t n = chunks_of(&jobs[j]), first = n * i / t, last = n * (i + 1) / t;
             atomic_store_explicit(&p->shares[i].left[j], last << 32 | first, memory_order_release);
         }
     if (p->n_threads > 1 && p->n_chunks > 1)
         ring(p);
+}
+
+bool pf_pool_goes_on(const pf_pool *p, int64_t n, int thread, int64_t i)
+{
+    return i >= n * thread / p->n_threads && i + 1 < n * (thread + 1) / p->n_threads;
 }
 
 void pf_pool_end(pf_pool *p)

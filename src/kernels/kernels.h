@@ -43,9 +43,11 @@ struct pf_xrow {
 /* ---- Products ---------------------------------------------------------------------------------------------- */
 
 /* y[j * y_stride + r] = dot(weight row r, x[j]) for r < n_rows, j < n_x. Weight row r starts at w + r * row_bytes and
- * has n elements (n a multiple of the type's block length; any n > 0 for float types). y_stride counts floats. */
+ * has n elements (n a multiple of the type's block length; any n > 0 for float types). y_stride counts floats. next:
+ * what the thread reads after these rows, to be fetched from memory on the way through the last of them; NULL: nothing
+ * that is known. */
 typedef void pf_mul_fn(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x, float *y,
-                       size_t y_stride);
+                       size_t y_stride, const void *next);
 
 /* out[i] = value of element i, n elements of one row, in float32 exactly as the type defines it
  * (no fused operations). */

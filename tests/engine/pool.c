@@ -78,6 +78,19 @@ static void check(const struct work *w, const char *what, int n_threads)
     CHECK(w->twice == 0, "%s: a thread's number was given twice", what);
 }
 
+/* Each chunk but the last of a thread's share is followed by one of the same thread. */
+static void check_shares(const pf_pool *p, int64_t n, int n_threads)
+{
+    int64_t followed = 0, n_shares = 0;
+    for (int t = 0; t < n_threads; t++) {
+        n_shares += n * (t + 1) / n_threads > n * t / n_threads;
+        for (int64_t i = 0; i < n; i++)
+            followed += pf_pool_goes_on(p, n, t, i);
+    }
+    CHECK(followed == n - n_shares, "%d chunks, %d threads: %d are followed by one of their thread", (int)n, n_threads,
+          (int)followed);
+}
+
 static void test_threads(int n_threads)
 {
     static struct work w;
@@ -98,6 +111,7 @@ static void test_threads(int n_threads)
                 pf_pool_relax(&turns);
         pf_pool_end(p);
         check(&w, "two jobs", n_threads);
+        check_shares(p, n, n_threads);
     }
     pf_pool_close(&p);
 }

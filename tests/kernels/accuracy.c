@@ -41,7 +41,7 @@ static int check_type(const struct pf_kernels *scalar, enum pf_qtype type, int n
     for (int r = 0; r < ROWS; r++) {
         check_weights(&rng, type, r % 3 ? CHECK_PLAIN : CHECK_MIXED, row, n);
         scalar->dequant[type](row, n, w);
-        scalar->tile[type](row, row_bytes, 1, n, acts.x, N_X, y, 1);
+        scalar->tile[type](row, row_bytes, 1, n, acts.x, N_X, y, 1, NULL);
         for (int j = 0; j < N_X; j++)
             worst = fmax(worst, share_of_bound(w, &acts.x[j], info->is_float, n, y[j]));
     }

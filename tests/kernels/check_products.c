@@ -44,7 +44,7 @@ static void problem_init(struct problem *p, struct check_rng *rng)
     }
     p->acts = check_acts_new(rng, p->n, MAX_X, false);
     check_doing("scalar tile %s n=%d", p->type_name, p->n);
-    p->scalar->tile[p->type](p->w, p->row_bytes, MAX_ROWS, p->n, p->acts.x, MAX_X, p->want, MAX_ROWS);
+    p->scalar->tile[p->type](p->w, p->row_bytes, MAX_ROWS, p->n, p->acts.x, MAX_X, p->want, MAX_ROWS, NULL);
     for (int i = 0; i < MAX_X * MAX_ROWS; i++)
         if (p->want[i] != p->want[i]) {
             fprintf(stderr, "%s n=%d: the inputs make a NaN; a fault of the harness\n", p->type_name, p->n);
@@ -100,7 +100,8 @@ static bool try_shape(const struct problem *p, struct check_rng *rng, const char
     for (size_t i = 0; i < n_y; i++)
         memcpy(&y[i], &fill, sizeof fill);
     check_doing("%s %s n=%d n_rows=%d n_x=%d spread=%d", what, p->type_name, p->n, s.n_rows, s.n_x, spread);
-    mul(spread ? copy : w, row_bytes, s.n_rows, p->n, p->acts.x + s.x0, s.n_x, y, stride);
+    const uint8_t *rows = spread ? copy : w, *next[] = { NULL, rows + row_bytes * (size_t)s.n_rows, p->w };
+    mul(rows, row_bytes, s.n_rows, p->n, p->acts.x + s.x0, s.n_x, y, stride, next[check_int(rng, 0, LEN(next) - 1)]);
 
     bool ok = same(p, what, s, y, stride);
     if (ok && !(check_guarded_intact(y, n_y) && gaps_intact(y, s, stride, fill))) {
@@ -284,7 +285,7 @@ static double time_call(const struct bench *b, int n_rows, int n_x)
     uint64_t best = UINT64_MAX, start = check_now_ns();
     for (int i = 0; i < 3 || check_now_ns() - start < LONG_NS; i++) {
         uint64_t t = check_now_ns();
-        b->mul(b->w, b->row_bytes, n_rows, BENCH_N, b->acts.x, n_x, b->y, (size_t)n_rows);
+        b->mul(b->w, b->row_bytes, n_rows, BENCH_N, b->acts.x, n_x, b->y, (size_t)n_rows, b->w);
         t = check_now_ns() - t;
         best = t < best ? t : best;
     }
@@ -302,8 +303,9 @@ static double time_stream(struct bench *b)
         while (t < LONG_NS) {
             if (b->at + ROWS * b->row_bytes > STREAM_BYTES)
                 b->at = 0;
-            b->mul(b->w + b->at, b->row_bytes, ROWS, BENCH_N, b->acts.x, 1, b->y, ROWS);
+            const uint8_t *w = b->w + b->at;
             b->at += ROWS * b->row_bytes;
+            b->mul(w, b->row_bytes, ROWS, BENCH_N, b->acts.x, 1, b->y, ROWS, b->w + b->at);
             bytes += ROWS * b->row_bytes;
             t = check_now_ns() - start;
         }

@@ -56,7 +56,7 @@ static uint64_t hash_length(uint64_t h, const struct pf_kernels *scalar, enum pf
     for (int r = 0; r < ROWS; r++)
         check_weights(&rng, type, r % 2 ? CHECK_MIXED : CHECK_PLAIN, w + (size_t)r * row_bytes, n);
     struct check_acts acts = check_acts_new(&rng, n, N_X, false);
-    scalar->tile[type](w, row_bytes, ROWS, n, acts.x, N_X, y, ROWS);
+    scalar->tile[type](w, row_bytes, ROWS, n, acts.x, N_X, y, ROWS, NULL);
     check_acts_free(&acts);
     check_fenced_free(w, row_bytes * ROWS);
     return hash(h, y, sizeof y);

@@ -88,9 +88,10 @@ void pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float 
                          bool quantised);
 pf_status pf_cpu_finite(struct cpu_backend *b);
 
-/* y[j][r0..r1) of weight rows [r0, r1) for x rows [0, n_x): vec for one row, tiles for more, in blocks of X_BLOCK. */
+/* y[j][r0..r1) of weight rows [r0, r1) for x rows [0, n_x): vec for one row, tiles for more, in blocks of X_BLOCK.
+ * next: as for pf_mul_fn. */
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
-                int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride);
+                int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride, const void *next);
 
 void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n,
                      float *y);

@@ -78,7 +78,7 @@ static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
         if (n <= 0)
             continue;
         pf_cpu_mul(job->b, type, (const uint8_t *)kv->k + pf_kv_row(kv, at, 0) * row_bytes, row_bytes, 0, n, kv->hd_k,
-                   job->b->h.rows + (size_t)row * (size_t)op->n_head, op->n_head, dots, PF_KV_CHUNK);
+                   job->b->h.rows + (size_t)row * (size_t)op->n_head, op->n_head, dots, PF_KV_CHUNK, NULL);
         if (op->run)
             score_runs(op, dots, at, n, n_seen(op, row), scores_of(job, row));
         else

@@ -30,6 +30,7 @@ struct experts_job {
     struct cpu_backend *b;
     const struct pf_experts_op *e;
     struct half gate_up, down;
+    int64_t n_gate_up, n_down;   /* tasks */
 };
 
 struct task {
@@ -68,10 +69,17 @@ static void sort_picks(struct cpu_backend *b, const struct pf_experts_op *e)
     }
 }
 
-static void mul_part(const struct cpu_backend *b, const struct pf_expert_weight *w, int expert, int r0, int r1,
-                     const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
+static const uint8_t *row_of(const struct pf_expert_weight *w, int expert, int r)
 {
-    pf_cpu_mul(b, w->type, w->data[expert], w->row_bytes, r0, r1, w->n_in, x, n_x, y, y_stride);
+    return w->data[expert] + (size_t)r * w->row_bytes;
+}
+
+/* next: what the thread reads then, or NULL. */
+static void mul_part(const struct cpu_backend *b, const struct pf_expert_weight *w, const struct task *t,
+                     const struct pf_xrow *x, int n_x, float *y, size_t y_stride, const uint8_t *next)
+{
+    int expert = t->expert, r0 = t->r0, r1 = t->r1;
+    pf_cpu_mul(b, w->type, w->data[expert], w->row_bytes, r0, r1, w->n_in, x, n_x, y, y_stride, next);
     for (int j = 0; j < n_x; j++) {
         float *out = y + (size_t)j * y_stride + r0;
         if (w->scale)
@@ -110,7 +118,7 @@ static void make_low(const struct cpu_backend *b, const struct pf_expert_lora *l
     size_t stride = 2 * (size_t)b->sizes.expert_rank;
     for (; l; at += l->a.n_out, l = l->next)
         pf_cpu_mul(b, l->a.type, l->a.data[expert], l->a.row_bytes, 0, l->a.n_out, l->a.n_in, x, n,
-                   low_of(b, first) + at, stride);
+                   low_of(b, first) + at, stride, NULL);
 }
 
 /* Adds to rows [r0, r1) of the n outputs y, of sorted picks from `first` on. y as in mul_part; room
@@ -126,7 +134,7 @@ static void add_low(const struct cpu_backend *b, const struct pf_expert_weight *
             for (int i = 0; i < n_block; i++)
                 x[i] = (struct pf_xrow){ .f = low_of(b, first + j + i) + at };
             pf_cpu_mul(b, l->b.type, l->b.data[expert], l->b.row_bytes, r0, r1, l->b.n_in, x, n_block, room - r0,
-                       STRIDE);
+                       STRIDE, NULL);
             for (int i = 0; i < n_block; i++)
                 b->k.axpy(y + (size_t)(j + i) * y_stride + r0, w->scale ? l->scale * w->scale[expert] : l->scale,
                           room + i * STRIDE, r1 - r0);
@@ -189,7 +197,31 @@ static void count_task(const struct experts_job *job, int expert)
     atomic_store_explicit(left, 0, memory_order_release);
 }
 
-static void gate_up_task(const struct experts_job *job, const struct task *t, float *scratch)
+/* What a thread reads after a task of gate and up: the next one's, or its first rows of down. */
+static const uint8_t *after_gate_up(const struct experts_job *job, int64_t i, int thread)
+{
+    const struct pf_experts_op *e = job->e;
+    const pf_pool *pool = job->b->pool;
+    if (pf_pool_goes_on(pool, job->n_gate_up, thread, i)) {
+        struct task t = task_of(&job->gate_up, i + 1);
+        return row_of(e->gate, t.expert, t.r0);
+    }
+    int64_t first = job->n_down * thread / pf_pool_n_threads(pool);
+    if (first >= job->n_down)
+        return NULL;
+    struct task t = task_of(&job->down, first);
+    return row_of(e->down, t.expert, t.r0);
+}
+
+static const uint8_t *after_down(const struct experts_job *job, int64_t i, int thread)
+{
+    if (!pf_pool_goes_on(job->b->pool, job->n_down, thread, i))
+        return NULL;
+    struct task t = task_of(&job->down, i + 1);
+    return row_of(job->e->down, t.expert, t.r0);
+}
+
+static void gate_up_task(const struct experts_job *job, const struct task *t, float *scratch, const uint8_t *next)
 {
     const struct pf_experts_op *e = job->e;
     struct cpu_backend *b = job->b;
@@ -203,9 +235,9 @@ static void gate_up_task(const struct experts_job *job, const struct task *t, fl
         for (int i = 0; i < n_block; i++)
             x[i] = b->x.rows[b->sorted[first + i] / e->n_used];
         /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
-        mul_part(b, e->gate, t->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
+        mul_part(b, e->gate, t, x, n_block, gate - r0, FF_GRAIN, gated ? row_of(e->up, t->expert, r0) : next);
         if (gated)
-            mul_part(b, e->up, t->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
+            mul_part(b, e->up, t, x, n_block, up - r0, FF_GRAIN, next);
         add_low(b, e->gate, t->expert, r0, r1, first, n_block, 0, room, gate - r0, FF_GRAIN);
         if (gated)
             add_low(b, e->up, t->expert, r0, r1, first, n_block, b->sizes.expert_rank, room, up - r0, FF_GRAIN);
@@ -230,7 +262,7 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct experts_job *job = ctx;
     for (int64_t i = begin; i < end; i++) {
         struct task t = task_of(&job->gate_up, i);
-        gate_up_task(job, &t, cpu_thread_scratch(job->b, thread));
+        gate_up_task(job, &t, cpu_thread_scratch(job->b, thread), after_gate_up(job, i, thread));
         count_task(job, t.expert);
     }
 }
@@ -241,7 +273,7 @@ static void await_inputs(const struct experts_job *job, const struct task *t)
 {
     enum { LINE = 64, AT_ONCE = 16 * LINE, MOST_BYTES = 64 << 10 };
     const struct pf_expert_weight *down = job->e->down;
-    const uint8_t *rows = down->data[t->expert] + (size_t)t->r0 * down->row_bytes;
+    const uint8_t *rows = row_of(down, t->expert, t->r0);
     size_t left = (size_t)(down->n_out - t->r0) * down->row_bytes, n = left < MOST_BYTES ? left : MOST_BYTES, at = 0;
     unsigned turns = 0;
     while (atomic_load_explicit(&job->b->waits[t->expert].left, memory_order_acquire) > 0) {
@@ -262,7 +294,7 @@ static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
         const struct expert_group *g = &b->groups[t.expert];
         float *y = b->pick_out + (size_t)g->first * down->n_out;
         await_inputs(job, &t);
-        mul_part(b, down, t.expert, t.r0, t.r1, b->a.rows + g->first, g->n, y, (size_t)down->n_out);
+        mul_part(b, down, &t, b->a.rows + g->first, g->n, y, (size_t)down->n_out, after_down(job, i, thread));
         add_low(b, down, t.expert, t.r0, t.r1, g->first, g->n, 0, cpu_thread_scratch(b, thread), y,
                 (size_t)down->n_out);
         if (job->e->pick_y)
@@ -318,6 +350,8 @@ static pf_status run(struct cpu_backend *b, int n_gate_up, int n_down, const str
     struct experts_job job = { .b = b, .e = e };
     cut(&job.gate_up, b, b->gate_up, n_gate_up, e->gate->n_out, FF_GRAIN);
     cut(&job.down, b, b->down, n_down, e->down->n_out, 2 * FF_GRAIN);
+    job.n_gate_up = (int64_t)n_gate_up * job.gate_up.per_expert;
+    job.n_down = (int64_t)n_down * job.down.per_expert;
     b->base.weight_bytes_read += (uint64_t)n_down * pf_expert_weight_bytes(e->down);
     for (int i = 0; i < n_gate_up; i++)
         b->base.weight_bytes_read += pf_expert_weight_bytes(e->gate) +
@@ -326,8 +360,7 @@ static pf_status run(struct cpu_backend *b, int n_gate_up, int n_down, const str
         b->waits[b->gate_up[i]].left = job.gate_up.per_expert + 1;
     if (e->gate->lora || e->up->lora)
         pf_pool_run(b->pool, low_of_gate_up, &job, n_gate_up, 1);
-    const struct pf_job jobs[] = { { gate_up_tasks, (int64_t)n_gate_up * job.gate_up.per_expert, 1 },
-                                   { down_tasks, (int64_t)n_down * job.down.per_expert, 1 } };
+    const struct pf_job jobs[] = { { gate_up_tasks, job.n_gate_up, 1 }, { down_tasks, job.n_down, 1 } };
     pf_pool_begin(b->pool, &job, jobs, 2);
     if (asked && asked->meanwhile)
         asked->meanwhile(asked->ctx);

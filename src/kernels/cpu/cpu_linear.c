@@ -54,16 +54,17 @@ pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float 
 }
 
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
-                int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
+                int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride, const void *next)
 {
     const uint8_t *rows = w + (size_t)r0 * row_bytes;
     if (n_x == 1) {
-        b->k.vec[type](rows, row_bytes, r1 - r0, n, x, 1, y + r0, y_stride);
+        b->k.vec[type](rows, row_bytes, r1 - r0, n, x, 1, y + r0, y_stride, next);
         return;
     }
     for (int j = 0; j < n_x; j += X_BLOCK) {
         int n_block = n_x - j < X_BLOCK ? n_x - j : X_BLOCK;
-        b->k.tile[type](rows, row_bytes, r1 - r0, n, x + j, n_block, y + (size_t)j * y_stride + r0, y_stride);
+        b->k.tile[type](rows, row_bytes, r1 - r0, n, x + j, n_block, y + (size_t)j * y_stride + r0, y_stride,
+                        j + n_block < n_x ? NULL : next);
     }
 }
 
@@ -77,6 +78,12 @@ struct linear_job {
     struct cpu_backend *b;
     const struct pf_linear *l;
     int n_l, rows, grain;
+    int64_t n_tasks;
+};
+
+struct linear_task {
+    const struct pf_linear *l;
+    int r0, r1;                              /* weight rows */
 };
 
 static int tasks_of(const struct pf_weight *w, int grain)
@@ -95,19 +102,33 @@ static void scale_and_bias(const struct cpu_backend *b, const struct pf_weight *
     }
 }
 
+static struct linear_task linear_task(const struct linear_job *job, int64_t t)
+{
+    const struct pf_linear *l = job->l;
+    while (t >= tasks_of(l->w, job->grain))
+        t -= tasks_of(l++->w, job->grain);
+    int r0 = (int)t * job->grain, r1 = r0 + job->grain < l->w->n_out ? r0 + job->grain : l->w->n_out;
+    return (struct linear_task){ l, r0, r1 };
+}
+
+/* What a thread reads after task t. */
+static const uint8_t *after(const struct linear_job *job, int64_t t, int thread)
+{
+    if (!pf_pool_goes_on(job->b->pool, job->n_tasks, thread, t))
+        return NULL;
+    struct linear_task next = linear_task(job, t + 1);
+    return (const uint8_t *)next.l->w->data + (uint64_t)next.r0 * next.l->w->row_bytes;
+}
+
 static void linear_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct linear_job *job = ctx;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        const struct pf_linear *l = job->l;
-        int64_t task = t;
-        while (task >= tasks_of(l->w, job->grain))
-            task -= tasks_of(l++->w, job->grain);
-        int r0 = (int)task * job->grain, r1 = r0 + job->grain < l->w->n_out ? r0 + job->grain : l->w->n_out;
-        pf_cpu_mul(job->b, l->w->type, l->w->data, l->w->row_bytes, r0, r1, l->w->n_in, job->b->x.rows, job->rows, l->y,
-                   (size_t)l->w->n_out);
-        scale_and_bias(job->b, l->w, l->y, job->rows, r0, r1);
+    for (int64_t i = begin; i < end; i++) {
+        struct linear_task t = linear_task(job, i);
+        const struct pf_weight *w = t.l->w;
+        pf_cpu_mul(job->b, w->type, w->data, w->row_bytes, t.r0, t.r1, w->n_in, job->b->x.rows, job->rows, t.l->y,
+                   (size_t)w->n_out, after(job, i, thread));
+        scale_and_bias(job->b, w, t.l->y, job->rows, t.r0, t.r1);
     }
 }
 
@@ -116,17 +137,17 @@ pf_status pf_cpu_linear(pf_backend *backend, const struct pf_linear *l, int n_l,
     struct cpu_backend *b = cpu_of(backend);
     enum { TASKS_PER_THREAD = 8, MAX_GRAIN = 128 };
     bool quantised = false;
-    int64_t n_rows = 0, n_tasks = 0;
+    int64_t n_rows = 0;
     for (int i = 0; i < n_l; i++) {
         quantised |= !pf_qtype_info(l[i].w->type)->is_float;
         n_rows += l[i].w->n_out;
         b->base.weight_bytes_read += pf_weight_bytes(l[i].w);
     }
     PF_TRY(pf_cpu_prepare(b, &b->x, x, l[0].w->n_in, l[0].w->n_in, rows, quantised));
-    struct linear_job job = { b, l, n_l, rows, pf_cpu_grain(b, n_rows, TASKS_PER_THREAD, MAX_GRAIN) };
+    struct linear_job job = { b, l, n_l, rows, pf_cpu_grain(b, n_rows, TASKS_PER_THREAD, MAX_GRAIN), 0 };
     for (int i = 0; i < n_l; i++)
-        n_tasks += tasks_of(l[i].w, job.grain);
-    pf_pool_run(b->pool, linear_tasks, &job, n_tasks, 1);
+        job.n_tasks += tasks_of(l[i].w, job.grain);
+    pf_pool_run(b->pool, linear_tasks, &job, job.n_tasks, 1);
     return PF_OK;
 }
 
@@ -143,9 +164,10 @@ static void heads_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_heads_op *op = job->op;
     const struct pf_weight *w = op->w;
     struct cpu_backend *b = job->b;
-    (void)thread;
+    uint64_t head_bytes = (uint64_t)op->head_rows * w->row_bytes;
     for (int64_t h = begin; h < end; h++) {
-        const uint8_t *head = (const uint8_t *)w->data + (uint64_t)h * (uint64_t)op->head_rows * w->row_bytes;
+        const uint8_t *head = (const uint8_t *)w->data + (uint64_t)h * head_bytes;
+        bool goes_on = pf_pool_goes_on(b->pool, op->n_head, thread, h);
         size_t y_row = (size_t)op->n_head * (size_t)op->y_stride;
         for (int r = 0; r < op->rows; r += X_BLOCK) {
             int n = op->rows - r < X_BLOCK ? op->rows - r : X_BLOCK;
@@ -153,7 +175,8 @@ static void heads_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             struct pf_xrow x[X_BLOCK];
             for (int i = 0; i < n; i++)
                 x[i] = b->h.rows[(size_t)(r + i) * (size_t)op->n_head + (size_t)h];
-            pf_cpu_mul(b, w->type, head, w->row_bytes, 0, op->n_out, w->n_in, x, n, y, y_row);
+            pf_cpu_mul(b, w->type, head, w->row_bytes, 0, op->n_out, w->n_in, x, n, y, y_row,
+                       goes_on && r + n == op->rows ? head + head_bytes : NULL);
             for (int i = 0; w->scale != 1.0f && i < n; i++)
                 b->k.scale(y + (size_t)i * y_row, w->scale, op->n_out);
         }

@@ -146,8 +146,9 @@ REF_INLINE float ref_dot(ref_read_fn *read, enum ref_kind kind, const void *row,
         ref_dequant(read_##TYPE, kind, row, n, out);                                                               \
     }                                                                                                              \
     void pf_ref_mul_##TYPE(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,   \
-                           float *y, size_t y_stride)                                                              \
+                           float *y, size_t y_stride, const void *next)                                            \
     {                                                                                                              \
+        (void)next;                                                                                                \
         REF_ROWS(ref_dot(read_##TYPE, kind, row, n, &x[j]))                                                        \
     }
 

@@ -49,8 +49,9 @@ REF_INLINE float dot_float(load_fn *load, const uint8_t *row, int n, const float
             out[i] = load_##TYPE(row, i);                                                                         \
     }                                                                                                             \
     void pf_ref_mul_##TYPE(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,  \
-                           float *y, size_t y_stride)                                                             \
+                           float *y, size_t y_stride, const void *next)                                           \
     {                                                                                                             \
+        (void)next;                                                                                               \
         REF_ROWS(dot_float(load_##TYPE, row, n, x[j].f))                                                          \
     }
 

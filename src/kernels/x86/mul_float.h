@@ -119,13 +119,15 @@ LANE_FN void float_rows_mul(const struct float_type *t, int n_r, int n_a, const 
 #define MUL_FLOAT(name, type_bytes)                                                                                  \
     static const struct float_type type_##name = { load_##name, type_bytes };                                       \
     static void vec_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,    \
-                           float *y, size_t y_stride)                                                               \
+                           float *y, size_t y_stride, const void *next)                                             \
     {                                                                                                               \
+        (void)next;                                                                                                 \
         float_rows_mul(&type_##name, LANES_VEC_ROWS, 1, w, row_bytes, n_rows, n, x, n_x, y, y_stride);              \
     }                                                                                                               \
     static void tile_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,   \
-                            float *y, size_t y_stride)                                                              \
+                            float *y, size_t y_stride, const void *next)                                            \
     {                                                                                                               \
+        (void)next;                                                                                                 \
         float_rows_mul(&type_##name, LANES_FLOAT_ROWS, LANES_FLOAT_X, w, row_bytes, n_rows, n, x, n_x, y, y_stride);\
     }
 

@@ -137,11 +137,12 @@ struct job {
     int                   n_x;
     float                *y;
     size_t                y_stride;
+    const uint8_t        *next;
 };
 
 /* Rows r .. r + n_rows - 1, n_rows <= LANES; behind: bytes of the rows that follow them in this call. ahead: what to
- * fetch meanwhile, the rows that follow. Past the last group that is most often the thread's next task; a fetch of what
- * is not there does nothing. */
+ * fetch meanwhile, the rows that follow or what the thread reads then; NULL: nothing. A fetch of what is not there does
+ * nothing. */
 struct group {
     int            r, n_rows;
     size_t         behind;
@@ -236,6 +237,12 @@ LANE_FN void seg_few(const struct quant_type *t, const struct src *src, int n_bl
     }
 }
 
+/* What is fetched with the next segment. */
+LANE_FN const uint8_t *next_lines(const struct quant_type *t, const uint8_t *ahead)
+{
+    return ahead ? ahead + LANES * seg_bytes(t) : NULL;
+}
+
 /* All n_a activation rows, n_a <= LANES_FEW. */
 LANE_FN void group_few(const struct quant_type *t, const struct job *job, const struct group *g, int n_a)
 {
@@ -245,7 +252,7 @@ LANE_FN void group_few(const struct quant_type *t, const struct job *job, const 
     vf total[LANES_FEW], acc[LANES_FEW];
     for (int a = 0; a < n_a; a++)
         total[a] = vf_zero();
-    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
+    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead = next_lines(t, ahead)) {
         struct xseg xs[LANES_FEW];
         int n_blocks = seg_blocks(t, job->n, at);
         struct src src = seg_src(t, p, job->row_bytes, g, n_blocks, copy);
@@ -288,7 +295,7 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
     uint8_t copy[LANES][SEG_MAX_BYTES];
     struct pf_expanded expanded[LANES];
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes, *ahead = g->ahead;
-    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
+    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead = next_lines(t, ahead)) {
         struct seg seg;
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
         struct src src = seg_src(t, p, job->row_bytes, g, n_blocks, copy);
@@ -344,6 +351,16 @@ LANE_FN void show_accesses(const struct quant_type *t, const struct job *job, in
 }
 #endif
 
+/* What is fetched during the group of rows from r on. What lies behind rows of the call, which were fetched with a lead
+ * on top, has its first lines already. */
+LANE_FN const uint8_t *ahead_of(const struct job *job, int n_rows, int r)
+{
+    const uint8_t *end = job->w + (size_t)n_rows * job->row_bytes;
+    if (r + LANES < n_rows)
+        return job->w + (size_t)(r + LANES) * job->row_bytes + AHEAD_BYTES;
+    return job->next == end ? end + AHEAD_BYTES : job->next;
+}
+
 /* n_a: the activation rows of group_few; 0: group_tile. */
 ROWS_FN void all_rows(const struct quant_type *t, const struct job *job, int n_rows, int n_a)
 {
@@ -351,7 +368,7 @@ ROWS_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
         int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
         struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
         g.behind = (size_t)(n_rows - from - g.n_rows) * job->row_bytes;
-        g.ahead = job->w + (size_t)(from + LANES) * job->row_bytes + AHEAD_BYTES;
+        g.ahead = ahead_of(job, n_rows, from);
         if (n_a)
             group_few(t, job, &g, n_a);
         else
@@ -377,16 +394,16 @@ LANE_FN void several_x(const struct quant_type *t, const struct job *job, int n_
 #define MUL_QUANT(name, ...)                                                                                         \
     static const struct quant_type type_##name = { __VA_ARGS__ };                                                   \
     static void vec_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,    \
-                           float *y, size_t y_stride)                                                               \
+                           float *y, size_t y_stride, const void *next)                                             \
     {                                                                                                               \
-        struct job job = { w, row_bytes, n, x, n_x, y, y_stride };                                                  \
+        struct job job = { w, row_bytes, n, x, n_x, y, y_stride, next };                                            \
         show_accesses(&type_##name, &job, n_rows);                                                                  \
         all_rows(&type_##name, &job, n_rows, 1);                                                                    \
     }                                                                                                               \
     static void tile_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,   \
-                            float *y, size_t y_stride)                                                              \
+                            float *y, size_t y_stride, const void *next)                                            \
     {                                                                                                               \
-        struct job job = { w, row_bytes, n, x, n_x, y, y_stride };                                                  \
+        struct job job = { w, row_bytes, n, x, n_x, y, y_stride, next };                                            \
         show_accesses(&type_##name, &job, n_rows);                                                                  \
         several_x(&type_##name, &job, n_rows);                                                                      \
     }
