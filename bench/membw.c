@@ -61,15 +61,23 @@ void *membw_memory(struct membw *b, size_t *bytes)
     return b->data;
 }
 
+/* Lines are asked for ahead, a page into the second cache and less into the first: what a core fetches by itself ends
+ * with a page, and sixteen threads reading plainly get three quarters of what memory gives. */
 __attribute__((target_clones("default", "avx2", "avx512f")))
 static uint64_t sum_of(const uint64_t *p, size_t n)
 {
-    uint64_t s[32] = { 0 };
-    for (size_t i = 0; i + 32 <= n; i += 32)
-        for (int j = 0; j < 32; j++)
+    enum { AT_ONCE = 32, LINE = 8, NEAR = 128, PAGE = 512 };      /* words */
+    uint64_t s[AT_ONCE] = { 0 };
+    for (size_t i = 0; i + AT_ONCE <= n; i += AT_ONCE) {
+        for (int j = 0; j < AT_ONCE; j += LINE) {
+            __builtin_prefetch(p + i + j + NEAR, 0, 3);
+            __builtin_prefetch(p + i + j + PAGE, 0, 2);
+        }
+        for (int j = 0; j < AT_ONCE; j++)
             s[j] += p[i + (size_t)j];
+    }
     uint64_t sum = 0;
-    for (int j = 0; j < 32; j++)
+    for (int j = 0; j < AT_ONCE; j++)
         sum += s[j];
     return sum;
 }
