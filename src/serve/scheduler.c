@@ -14,6 +14,9 @@
  * make the sequence what it was, or takes who claims it: so no more than a fifth of the time goes into changing. */
 static const double TURN_S = 1, TURN_PER_RETURN = 4;
 
+/* How often who waits is asked whether its client has gone: each asking is a call of the system. */
+static const double ASKED_S = 0.05;
+
 enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512,
        BEFORE_ANSWER = 32 };         /* tokens: more than templates put in front of an answer */
 
@@ -46,6 +49,7 @@ struct sched {
     pthread_mutex_t   lock;
     pthread_cond_t    more;
     struct turns      turns;         /* of struct waiting and places */
+    double            asked;         /* when who waits was asked last whether its client has gone */
     struct {
         pf_session *session;         /* NULL: there is none */
         const struct place *place;   /* NULL: there is a free slot beside it */
@@ -184,14 +188,19 @@ static void break_off(struct sched *s, const struct party *client)
     pf_session_cancel(s->lone.session);
 }
 
-/* With the lock: takes the jobs out whose clients have gone, so that they keep nobody out; returns them, in a list. Of
- * what was begun the scheduler's thread lets go, when its turn comes. */
-static struct queued *take_gone(struct sched *s)
+static bool is_gone(const struct job *j)
+{
+    return j->over || exchange_gone(j->x);
+}
+
+/* With the lock: takes the jobs out for which nobody waits, so that they keep nobody out; returns them, in a list.
+ * begun: those, too, that were begun, by the scheduler's thread. */
+static struct queued *take_gone(struct sched *s, bool begun)
 {
     struct queued *gone = NULL, *next;
     for (struct queued *t = s->turns.first; t; t = next) {
         next = t->next;
-        if (waiting_of(t)->parked || !exchange_gone(waiting_of(t)->job->x))
+        if ((waiting_of(t)->parked && !begun) || !is_gone(waiting_of(t)->job))
             continue;
         turns_leave(&s->turns, t);
         t->next = gone;
@@ -200,13 +209,27 @@ static struct queued *take_gone(struct sched *s)
     return gone;
 }
 
-static void forget_gone(struct queued *t)
+/* Lets go of a job for which nobody waits. */
+static void forget(struct waiting *w)
+{
+    struct job *j = w->job;
+    if (!j->over)
+        atomic_fetch_add(&metrics.cancelled, 1);
+    if (w->parked) {
+        exchange_end(j->x);
+        j->over = true;                  /* its other slots leave it, too */
+        slot_forget(w->parked);
+    } else {
+        job_free(j);
+    }
+    free(w);
+}
+
+static void forget_all(struct queued *t)
 {
     while (t) {
         struct queued *next = t->next;
-        atomic_fetch_add(&metrics.cancelled, 1);
-        job_free(waiting_of(t)->job);
-        free(t);
+        forget(waiting_of(t));
         t = next;
     }
 }
@@ -224,7 +247,7 @@ void sched_add(struct sched *s, struct job *j)
     *w = (struct waiting){ .job = j };
     j->since = now_s();
     pthread_mutex_lock(&s->lock);
-    struct queued *gone = s->turns.n < s->o.queue ? NULL : take_gone(s);
+    struct queued *gone = s->turns.n < s->o.queue ? NULL : take_gone(s, false);
     turns_wait(&s->turns, &w->turn, exchange_client(j->x), false);
     if (s->ending || s->turns.n > s->o.queue)
         last = s->ending ? w : waiting_of(turns_last(&s->turns));
@@ -237,7 +260,7 @@ void sched_add(struct sched *s, struct job *j)
         turns_leave(&s->turns, &last->turn);
     atomic_store(&metrics.waiting, s->turns.n);
     pthread_mutex_unlock(&s->lock);
-    forget_gone(gone);
+    forget_all(gone);
     if (last)
         refuse(last);
 }
@@ -349,11 +372,6 @@ static void park(struct sched *s, int i)
     atomic_fetch_add(&metrics.yielded, 1);
 }
 
-static bool is_gone(const struct job *j)
-{
-    return j->over || exchange_gone(j->x);
-}
-
 /* What is to have a slot now, and its client; a slot is free then, or nobody waits for the job any more. NULL: nothing
  * waits, or there is no slot for it. */
 static struct waiting *take_next(struct sched *s, struct party **client)
@@ -379,25 +397,6 @@ static void give_back(struct sched *s, struct party *client)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Lets go of a job for which nobody waits; false: somebody does. */
-static bool forget_if_gone(struct waiting *w)
-{
-    struct job *j = w->job;
-    if (!is_gone(j))
-        return false;
-    if (!j->over)
-        atomic_fetch_add(&metrics.cancelled, 1);
-    if (!w->parked) {
-        job_free(j);
-        return true;
-    }
-    if (!j->over)
-        exchange_end(j->x);
-    j->over = true;
-    slot_forget(w->parked);
-    return true;
-}
-
 /* What the slot is to go on from. */
 static struct prompt wanted_of(const struct waiting *w)
 {
@@ -412,9 +411,9 @@ static void fill_slots(struct sched *s)
     struct waiting *w;
     struct party *client;
     while ((w = take_next(s, &client))) {
-        if (forget_if_gone(w)) {
+        if (is_gone(w->job)) {
             give_back(s, client);
-            free(w);
+            forget(w);
             continue;
         }
         struct prompt q = wanted_of(w);
@@ -513,7 +512,21 @@ static void share_slots(struct sched *sched)
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
-static void drop_the_gone(struct sched *sched)
+/* Of those that wait, in the queue or for their next turn. */
+static void drop_gone_waiting(struct sched *sched)
+{
+    double now = now_s();
+    if (now - sched->asked < ASKED_S)
+        return;
+    sched->asked = now;
+    pthread_mutex_lock(&sched->lock);
+    struct queued *gone = take_gone(sched, true);
+    atomic_store(&metrics.waiting, sched->turns.n);
+    pthread_mutex_unlock(&sched->lock);
+    forget_all(gone);
+}
+
+static void drop_gone_running(struct sched *sched)
 {
     for (int i = 0; i < sched->n_slots; i++) {
         struct slot *s = &sched->slots[i];
@@ -741,8 +754,9 @@ static void *run(void *ctx)
 {
     struct sched *s = ctx;
     while (wait_for_work(s)) {
+        drop_gone_waiting(s);
+        drop_gone_running(s);
         fill_slots(s);
-        drop_the_gone(s);
         share_slots(s);
         round_of_steps(s);
     }
