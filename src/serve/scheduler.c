@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/keep.h"
 #include "serve/metrics.h"
-#include "serve/slot.h"
 
 /* How long a slot is a request's before a client that has none may claim it, and how many times as long as it took to
  * make the sequence what it was, or takes who claims it: so no more than a fifth of the time goes into changing. */
@@ -17,8 +17,7 @@ static const double TURN_S = 1, TURN_PER_RETURN = 4;
 /* How often who waits is asked whether its client has gone: each asking is a call of the system. */
 static const double ASKED_S = 0.05;
 
-enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512,
-       BEFORE_ANSWER = 32 };         /* tokens: more than templates put in front of an answer */
+enum { STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512 };
 
 /* What waits for a slot: a job, or what one was doing when its slot was given to others. */
 struct waiting {
@@ -39,7 +38,7 @@ struct sched {
     struct slot      *slots;
     struct place     *places;        /* [n_slots] */
     int               n_slots;       /* that there is memory for */
-    bool              cuts;          /* a sequence can be cut a few tokens short without evaluating others again */
+    struct keeper     keeper;
     uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;
     double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
@@ -96,54 +95,6 @@ static int choose_slot(struct sched *sched, const struct prompt *q)
             oldest = i;
     }
     return best >= 0 ? best : oldest;
-}
-
-static void save(struct sched *sched, struct slot *s)
-{
-    if (s->unsaved && pf_session_pos(s->session) >= WORTH_TOKENS && !saved_put(sched->o.saved, s->session))
-        complain("a conversation of %lld tokens was not saved: %s", (long long)pf_session_pos(s->session),
-                 pf_last_error());
-    s->unsaved = false;
-}
-
-/* A recurrent state cannot be cut short, and a saved sequence has no checkpoints: what is to be of use to a later
- * prompt must end where that one may still be the same, before what the template put in front of the answer. The
- * session loses what comes after. */
-static void save_beginning(struct sched *sched, struct slot *s)
-{
-    int64_t end = s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
-    if (sched->cuts || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
-        pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
-        return;
-    s->unsaved = true;
-    save(sched, s);
-}
-
-/* What a slot loses for a prompt of which its sequence has `common` tokens is saved; leaves: it loses all. */
-static void save_lost(struct sched *sched, struct slot *s, size_t common, bool leaves)
-{
-    if (!sched->o.saved || (size_t)pf_session_pos(s->session) < common + WORTH_TOKENS)
-        return;
-    save(sched, s);
-    if (leaves || common < WORTH_TOKENS)
-        save_beginning(sched, s);
-}
-
-/* What a slot loses for a prompt is saved, and a saved conversation that has more of the prompt is taken up. */
-static void exchange_sequences(struct sched *sched, struct slot *s, const struct prompt *q)
-{
-    size_t common = slot_common(s, q->tok, q->n_tok), saved_common;
-    if (!sched->o.saved)
-        return;
-    int64_t n_ctx = pf_session_n_ctx(s->session);
-    struct part *part = saved_find(sched->o.saved, q->tok, q->n_tok, n_ctx, !sched->cuts, &saved_common);
-    bool leaves = part && saved_common >= common + WORTH_TOKENS;
-    save_lost(sched, s, common, leaves);
-    part = saved_find(sched->o.saved, q->tok, q->n_tok, n_ctx, !sched->cuts, &saved_common);
-    if (!part || saved_common < common + WORTH_TOKENS)
-        return;
-    saved_load(sched->o.saved, part, s->session);
-    s->unsaved = false;
 }
 
 /* A slot for a job's next choice, or for one that was begun. */
@@ -302,9 +253,9 @@ static void save_idle(struct sched *s, bool all)
     for (int i = 0; i < s->n_slots && (all || (is_idle(s) && !saved_is_busy(s->o.saved))); i++) {
         if (!s->slots[i].session || s->slots[i].job)
             continue;
-        save(s, &s->slots[i]);
+        keep_sequence(&s->keeper, &s->slots[i]);
         if (all)
-            save_beginning(s, &s->slots[i]);
+            keep_beginning(&s->keeper, &s->slots[i]);
     }
 }
 
@@ -420,7 +371,7 @@ static void fill_slots(struct sched *s)
         double begin = now_s();
         int i = choose_slot(s, &q);
         if (i >= 0) {
-            exchange_sequences(s, &s->slots[i], &q);
+            keep_exchange(&s->keeper, &s->slots[i], &q);
             give_slot(s, &s->slots[i], w->job, w->parked, client);
             s->places[i].given = begin;      /* saving and loading are part of a return */
             free(w);
@@ -447,7 +398,7 @@ static bool leads(const struct slot *s)
  * last, whose logits each choice needs for itself. */
 static size_t n_led(const struct sched *sched, const struct slot *s)
 {
-    return job_prompt(s->job, s->choice)->n_tok - !sched->cuts;
+    return job_prompt(s->job, s->choice)->n_tok - !sched->keeper.cuts;
 }
 
 /* A slot that has evaluated the prompt of its job's next choice so that another one can take it over. *soon: there is
@@ -460,7 +411,7 @@ static struct slot *leader_of(const struct sched *sched, const struct job *j, bo
         struct slot *s = &sched->slots[i];
         if (s->job != j || !leads(s))
             continue;
-        if (s->answering ? sched->cuts : !s->fresh && s->n_done == n_led(sched, s))
+        if (s->answering ? sched->keeper.cuts : !s->fresh && s->n_done == n_led(sched, s))
             found = s;
         *soon = *soon || (!s->answering && s->n_done < n_led(sched, s));
     }
@@ -480,10 +431,10 @@ static bool give_another(struct sched *sched, struct job *j, struct party *clien
     struct slot *s = &sched->slots[i];
     size_t common = slot_common(s, p->tok, p->n_tok);
     if (leader && p->n_tok >= common + WORTH_TOKENS) {
-        save_lost(sched, s, common, true);
+        keep_lost(&sched->keeper, s, common, true);
         slot_copy(s, leader);
     } else {
-        exchange_sequences(sched, s, p);
+        keep_exchange(&sched->keeper, s, p);
     }
     pthread_mutex_lock(&sched->lock);
     settle_places(sched);
@@ -810,7 +761,7 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
         return st;
     }
     s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
-    s->cuts = can_cut(s->slots[0].session);
+    s->keeper = (struct keeper){ .saved = o->saved, .cuts = can_cut(s->slots[0].session) };
     s->lone_rows = most_rows(s);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);

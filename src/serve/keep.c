@@ -1,0 +1,49 @@
+/* See keep.h. */
+#include "serve/keep.h"
+
+enum { BEFORE_ANSWER = 32 };             /* tokens: more than templates put in front of an answer */
+
+void keep_sequence(const struct keeper *k, struct slot *s)
+{
+    if (s->unsaved && pf_session_pos(s->session) >= WORTH_TOKENS && !saved_put(k->saved, s->session))
+        complain("a conversation of %lld tokens was not saved: %s", (long long)pf_session_pos(s->session),
+                 pf_last_error());
+    s->unsaved = false;
+}
+
+/* A recurrent state cannot be cut short, and a saved sequence has no checkpoints: what is to be of use to a later
+ * prompt must end where that one may still be the same, before what the template put in front of the answer. */
+void keep_beginning(const struct keeper *k, struct slot *s)
+{
+    int64_t end = s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
+    if (k->cuts || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
+        pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
+        return;
+    s->unsaved = true;
+    keep_sequence(k, s);
+}
+
+void keep_lost(const struct keeper *k, struct slot *s, size_t common, bool leaves)
+{
+    if (!k->saved || (size_t)pf_session_pos(s->session) < common + WORTH_TOKENS)
+        return;
+    keep_sequence(k, s);
+    if (leaves || common < WORTH_TOKENS)
+        keep_beginning(k, s);
+}
+
+void keep_exchange(const struct keeper *k, struct slot *s, const struct prompt *q)
+{
+    size_t common = slot_common(s, q->tok, q->n_tok), saved_common;
+    if (!k->saved)
+        return;
+    int64_t n_ctx = pf_session_n_ctx(s->session);
+    struct part *part = saved_find(k->saved, q->tok, q->n_tok, n_ctx, !k->cuts, &saved_common);
+    bool leaves = part && saved_common >= common + WORTH_TOKENS;
+    keep_lost(k, s, common, leaves);
+    part = saved_find(k->saved, q->tok, q->n_tok, n_ctx, !k->cuts, &saved_common);
+    if (!part || saved_common < common + WORTH_TOKENS)
+        return;
+    saved_load(k->saved, part, s->session);
+    s->unsaved = false;
+}

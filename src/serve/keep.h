@@ -1,0 +1,25 @@
+/* What a slot loses is kept, and what is kept of a prompt is taken up: slots and saved conversations (cache/saved.h),
+ * which know nothing of each other. The scheduler's thread. */
+#ifndef PF_SERVE_KEEP_H
+#define PF_SERVE_KEEP_H
+
+#include "serve/cache/saved.h"
+#include "serve/slot.h"
+
+enum { WORTH_TOKENS = 64 };              /* fewer are evaluated again rather than moved */
+
+struct keeper {
+    struct saved *saved;             /* NULL: nothing is kept */
+    bool          cuts;              /* a sequence can be cut a few tokens short without evaluating others again */
+};
+
+/* Keeps the slot's sequence. */
+void keep_sequence(const struct keeper *k, struct slot *s);
+/* Where sequences cannot be cut: keeps as much as a later prompt will begin with, and cuts the session there. */
+void keep_beginning(const struct keeper *k, struct slot *s);
+/* Keeps what a slot loses for a prompt of which its sequence has `common` tokens; leaves: it loses all. */
+void keep_lost(const struct keeper *k, struct slot *s, size_t common, bool leaves);
+/* Keeps what a slot loses for a prompt, and takes up a saved conversation that has more of the prompt. */
+void keep_exchange(const struct keeper *k, struct slot *s, const struct prompt *q);
+
+#endif
