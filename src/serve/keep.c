@@ -13,9 +13,14 @@ void keep_sequence(const struct keeper *k, struct slot *s)
 
 /* A recurrent state cannot be cut short, and a saved sequence has no checkpoints: what is to be of use to a later
  * prompt must end where that one may still be the same, before what the template put in front of the answer. */
+static int64_t beginning_of(const struct slot *s)
+{
+    return s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
+}
+
 void keep_beginning(const struct keeper *k, struct slot *s)
 {
-    int64_t end = s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
+    int64_t end = beginning_of(s);
     if (k->cuts || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
         pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
         return;
@@ -32,17 +37,31 @@ void keep_lost(const struct keeper *k, struct slot *s, size_t common, bool leave
         keep_beginning(k, s);
 }
 
+/* What is saved of the prompt, if that is worth more than the `common` tokens of the slot's sequence; else NULL. */
+static struct part *find_better(const struct keeper *k, const struct slot *s, const struct prompt *q, size_t common)
+{
+    size_t saved_common;
+    struct part *part = saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !k->cuts, &saved_common);
+    return part && saved_common >= common + WORTH_TOKENS ? part : NULL;
+}
+
+bool keep_would_exchange(const struct keeper *k, const struct slot *s, const struct prompt *q)
+{
+    size_t common = slot_common(s, q->tok, q->n_tok), n = (size_t)pf_session_pos(s->session);
+    if (!k->saved)
+        return false;
+    bool cuts_off = !k->cuts && common < WORTH_TOKENS && pf_session_pos(s->session) > beginning_of(s);
+    return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q, common);
+}
+
 void keep_exchange(const struct keeper *k, struct slot *s, const struct prompt *q)
 {
-    size_t common = slot_common(s, q->tok, q->n_tok), saved_common;
+    size_t common = slot_common(s, q->tok, q->n_tok);
     if (!k->saved)
         return;
-    int64_t n_ctx = pf_session_n_ctx(s->session);
-    struct part *part = saved_find(k->saved, q->tok, q->n_tok, n_ctx, !k->cuts, &saved_common);
-    bool leaves = part && saved_common >= common + WORTH_TOKENS;
-    keep_lost(k, s, common, leaves);
-    part = saved_find(k->saved, q->tok, q->n_tok, n_ctx, !k->cuts, &saved_common);
-    if (!part || saved_common < common + WORTH_TOKENS)
+    keep_lost(k, s, common, find_better(k, s, q, common) != NULL);
+    struct part *part = find_better(k, s, q, common);
+    if (!part)
         return;
     saved_load(k->saved, part, s->session);
     s->unsaved = false;

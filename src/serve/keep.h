@@ -1,5 +1,6 @@
 /* What a slot loses is kept, and what is kept of a prompt is taken up: slots and saved conversations (cache/saved.h),
- * which know nothing of each other. The scheduler's thread. */
+ * which know nothing of each other. The scheduler's thread, or work aside (cache/aside.h) with slots that are its own.
+ */
 #ifndef PF_SERVE_KEEP_H
 #define PF_SERVE_KEEP_H
 
@@ -19,6 +20,8 @@ void keep_sequence(const struct keeper *k, struct slot *s);
 void keep_beginning(const struct keeper *k, struct slot *s);
 /* Keeps what a slot loses for a prompt of which its sequence has `common` tokens; leaves: it loses all. */
 void keep_lost(const struct keeper *k, struct slot *s, size_t common, bool leaves);
+/* Whether keep_exchange would do anything. */
+bool keep_would_exchange(const struct keeper *k, const struct slot *s, const struct prompt *q);
 /* Keeps what a slot loses for a prompt, and takes up a saved conversation that has more of the prompt. */
 void keep_exchange(const struct keeper *k, struct slot *s, const struct prompt *q);
 

@@ -31,6 +31,7 @@ struct place {
     struct party *client;            /* NULL: free */
     double        given, since, returns_s;       /* returns_s: what that took */
     uint64_t      served;            /* its prompt's last slice */
+    bool          moves;             /* its sequence is, or is to be, exchanged or copied aside: no steps meanwhile */
 };
 
 struct sched {
@@ -39,6 +40,11 @@ struct sched {
     struct place     *places;        /* [n_slots] */
     int               n_slots;       /* that there is memory for */
     struct keeper     keeper;
+    struct aside     *aside;
+    struct {
+        struct slot *slot;           /* NULL: nothing is moved now */
+        const struct slot *from;     /* whose sequence it gets; NULL: what is kept */
+    } moved;
     uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;
     double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
@@ -97,6 +103,77 @@ static int choose_slot(struct sched *sched, const struct prompt *q)
     return best >= 0 ? best : oldest;
 }
 
+/* ---- Sequences on their way -------------------------------------------------------------------------------------- */
+
+static void move_one(void *ctx)
+{
+    struct sched *sched = ctx;
+    struct slot *s = sched->moved.slot;
+    struct prompt q = slot_goal(s);
+    if (sched->moved.from) {
+        keep_lost(&sched->keeper, s, slot_common(s, q.tok, q.n_tok), true);
+        slot_copy(s, sched->moved.from, sched->aside);
+    } else {
+        keep_exchange(&sched->keeper, s, &q);
+    }
+}
+
+static struct place *place_of(const struct sched *sched, const struct slot *s)
+{
+    return &sched->places[s - sched->slots];
+}
+
+/* from: NULL, or a slot that makes no steps meanwhile, either. */
+static void begin_move(struct sched *sched, struct slot *s, const struct slot *from)
+{
+    sched->moved.slot = s;
+    sched->moved.from = from;
+    place_of(sched, s)->moves = true;
+    place_of(sched, s)->since = 0;
+    if (from)
+        place_of(sched, from)->moves = true;
+    aside_begin(sched->aside, move_one, sched);
+}
+
+static void end_move(struct sched *sched)
+{
+    place_of(sched, sched->moved.slot)->moves = false;
+    if (sched->moved.from)
+        place_of(sched, sched->moved.from)->moves = false;
+    sched->moved.slot = NULL;
+}
+
+/* Begins with the slot that waits longest for it; false: none does. */
+static bool begin_next_move(struct sched *sched)
+{
+    int next = -1;
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched->places[i].moves && (next < 0 || sched->places[i].given < sched->places[next].given))
+            next = i;
+    if (next >= 0)
+        begin_move(sched, &sched->slots[next], NULL);
+    return next >= 0;
+}
+
+static bool is_ready(const struct sched *sched, int i)
+{
+    return sched->slots[i].job && !sched->places[i].moves;
+}
+
+/* A slice of what is to be moved, short enough not to be felt between two steps of the others. */
+static void move_sequences(struct sched *sched)
+{
+    double left = 0.25e-3 * (double)sched->o.pause_ms, end = now_s() + left;
+    bool alone = true;
+    for (int i = 0; i < sched->n_slots; i++)
+        alone = alone && !is_ready(sched, i);
+    for (; left > 0 && (sched->moved.slot || begin_next_move(sched)); left = end - now_s()) {
+        if (!aside_go_on(sched->aside, left, alone))
+            return;
+        end_move(sched);
+    }
+}
+
 /* A slot for a job's next choice, or for one that was begun. */
 static void give_slot(struct sched *sched, struct slot *s, struct job *j, struct slot *parked, struct party *client)
 {
@@ -107,6 +184,15 @@ static void give_slot(struct sched *sched, struct slot *s, struct job *j, struct
         slot_resume(s, parked);
     else
         slot_give(s, j);
+}
+
+/* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. */
+static void move_if_needed(struct sched *sched, struct slot *s)
+{
+    struct prompt q = slot_goal(s);
+    struct place *p = place_of(sched, s);
+    p->moves = keep_would_exchange(&sched->keeper, s, &q);
+    p->since = p->moves ? 0 : p->since;
 }
 
 /* ---- The queue --------------------------------------------------------------------------------------------------- */
@@ -120,7 +206,7 @@ static struct waiting *waiting_of(struct queued *t)
 #define NEVER 2e9
 static double claimed_at(const struct place *p, const struct party *client)
 {
-    if (!p->client || p->since == 0 || !turns_before(client, p->client))
+    if (!p->client || p->moves || p->since == 0 || !turns_before(client, p->client))
         return NEVER;
     double returns_s = p->returns_s > client->returns_s ? p->returns_s : client->returns_s;
     return p->since + (TURN_PER_RETURN * returns_s > TURN_S ? TURN_PER_RETURN * returns_s : TURN_S);
@@ -279,7 +365,7 @@ static void settle_places(struct sched *s)
         if (p->client && !s->slots[i].job) {
             turns_take_back(&s->turns, p->client);
             p->client = NULL;
-        } else if (p->client && p->since == 0 && !s->slots[i].fresh && !s->slots[i].left) {
+        } else if (p->client && !p->moves && p->since == 0 && !s->slots[i].fresh && !s->slots[i].left) {
             p->since = now_s();
             p->returns_s = p->since - p->given;
         }
@@ -351,10 +437,7 @@ static void give_back(struct sched *s, struct party *client)
 /* What the slot is to go on from. */
 static struct prompt wanted_of(const struct waiting *w)
 {
-    const struct slot *p = w->parked;
-    if (p && p->left)
-        return (struct prompt){ .tok = p->left, .n_tok = p->n_left + 1 };
-    return *(p ? job_prompt(w->job, p->choice) : w->job->req.prompts);
+    return w->parked ? slot_goal(w->parked) : *w->job->req.prompts;
 }
 
 static void fill_slots(struct sched *s)
@@ -368,12 +451,10 @@ static void fill_slots(struct sched *s)
             continue;
         }
         struct prompt q = wanted_of(w);
-        double begin = now_s();
         int i = choose_slot(s, &q);
         if (i >= 0) {
-            keep_exchange(&s->keeper, &s->slots[i], &q);
             give_slot(s, &s->slots[i], w->job, w->parked, client);
-            s->places[i].given = begin;      /* saving and loading are part of a return */
+            move_if_needed(s, &s->slots[i]);
             free(w);
             continue;
         }
@@ -429,18 +510,18 @@ static bool give_another(struct sched *sched, struct job *j, struct party *clien
     if (i < 0)
         return false;
     struct slot *s = &sched->slots[i];
-    size_t common = slot_common(s, p->tok, p->n_tok);
-    if (leader && p->n_tok >= common + WORTH_TOKENS) {
-        keep_lost(&sched->keeper, s, common, true);
-        slot_copy(s, leader);
-    } else {
-        keep_exchange(&sched->keeper, s, p);
-    }
+    bool copies = leader && p->n_tok >= slot_common(s, p->tok, p->n_tok) + WORTH_TOKENS;
+    if (copies && sched->moved.slot)
+        return false;
     pthread_mutex_lock(&sched->lock);
     settle_places(sched);
     turns_give_more(client);
     pthread_mutex_unlock(&sched->lock);
     give_slot(sched, s, j, NULL, client);
+    if (copies)
+        begin_move(sched, s, leader);
+    else
+        move_if_needed(sched, s);
     return true;
 }
 
@@ -481,11 +562,13 @@ static void drop_gone_running(struct sched *sched)
 {
     for (int i = 0; i < sched->n_slots; i++) {
         struct slot *s = &sched->slots[i];
-        if (!s->job)
+        bool is_moved = sched->moved.slot == s || (sched->moved.slot && sched->moved.from == s);
+        if (!s->job || is_moved)         /* that is soon over */
             continue;
         struct job *j = s->job;
         if (!is_gone(j))
             continue;
+        sched->places[i].moves = false;
         slot_take_times(s);
         if (!j->over) {
             atomic_fetch_add(&metrics.cancelled, 1);
@@ -549,7 +632,7 @@ static int next_prompt(struct sched *sched, uint64_t before)
 {
     int best = -1;
     for (int i = 0; i < sched->n_slots; i++)
-        if (sched->places[i].served <= before && is_behind(&sched->slots[i]) &&
+        if (sched->places[i].served <= before && is_ready(sched, i) && is_behind(&sched->slots[i]) &&
             (best < 0 || is_sooner(&sched->places[i], &sched->places[best])))
             best = i;
     return best;
@@ -687,11 +770,12 @@ static void round_of_steps(struct sched *sched)
     struct round r = { .n = 0 };
     int n_running = 0;
     for (int i = 0; i < sched->n_slots; i++)
-        take_ahead(&sched->slots[i]);
+        if (is_ready(sched, i))
+            take_ahead(&sched->slots[i]);
     for (int i = 0; i < sched->n_slots; i++)
         n_running += sched->slots[i].job != NULL;
     for (int i = 0; i < sched->n_slots; i++)
-        if (sched->slots[i].job && sched->slots[i].answering)
+        if (is_ready(sched, i) && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
     add_prompts(sched, &r, n_running > 1 || is_claimed(sched) ? rows_of_a_pause(sched) : sched->lone_rows);
     pthread_mutex_lock(&sched->lock);
@@ -709,6 +793,7 @@ static void *run(void *ctx)
         drop_gone_running(s);
         fill_slots(s);
         share_slots(s);
+        move_sequences(s);
         round_of_steps(s);
     }
     save_idle(s, true);
@@ -728,6 +813,7 @@ static void free_sched(struct sched *s)
     }
     if (s->o.saved)
         saved_close(s->o.saved);
+    aside_close(s->aside);
     buf_free(&s->ill);
     free(s->slots);
     free(s->places);
@@ -749,7 +835,9 @@ static bool can_cut(pf_session *session)
 pf_status sched_open(struct sched **out, const struct sched_opts *o)
 {
     struct sched *s = xrealloc(NULL, 1, sizeof *s);
-    *s = (struct sched){ .o = *o, .n_slots = o->n_slots };
+    *s = (struct sched){ .o = *o, .n_slots = o->n_slots, .aside = aside_open() };
+    if (o->saved)
+        saved_set_aside(o->saved, s->aside);
     s->slots = xrealloc(NULL, (size_t)o->n_slots, sizeof *s->slots);
     s->places = xrealloc(NULL, (size_t)o->n_slots, sizeof *s->places);
     memset(s->places, 0, (size_t)o->n_slots * sizeof *s->places);

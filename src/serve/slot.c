@@ -151,6 +151,11 @@ const int32_t *slot_wants(const struct slot *s, size_t *n)
     return s->left ? s->left : q->tok;
 }
 
+struct prompt slot_goal(const struct slot *s)
+{
+    return s->left ? (struct prompt){ .tok = s->left, .n_tok = s->n_left + 1 } : *job_prompt(s->job, s->choice);
+}
+
 /* The sequence is what it was before the slot was given to others: in an answer, or in the middle of a prompt. */
 static void is_back(struct slot *s)
 {
@@ -258,11 +263,13 @@ void slot_give(struct slot *s, struct job *j)
 struct copy {
     struct buf data;
     size_t     n_read;
+    struct aside *a;
 };
 
 static bool copy_out(void *ctx, const void *data, size_t n)
 {
     struct copy *c = ctx;
+    aside_pause(c->a);
     if (c->data.n + n > MOST_COPIED_BYTES)
         return false;
     buf_add(&c->data, data, n);
@@ -272,6 +279,7 @@ static bool copy_out(void *ctx, const void *data, size_t n)
 static bool copy_in(void *ctx, void *data, size_t n)
 {
     struct copy *c = ctx;
+    aside_pause(c->a);
     if (n > c->data.n - c->n_read)
         return false;
     memcpy(data, c->data.p + c->n_read, n);
@@ -279,9 +287,9 @@ static bool copy_in(void *ctx, void *data, size_t n)
     return true;
 }
 
-void slot_copy(struct slot *s, const struct slot *from)
+void slot_copy(struct slot *s, const struct slot *from, struct aside *a)
 {
-    struct copy c = { .n_read = 0 };
+    struct copy c = { .a = a };
     if (pf_session_save(from->session, copy_out, &c) < 0 || pf_session_load(s->session, copy_in, &c) < 0)
         pf_session_rewind(s->session, 0);
     s->unsaved = false;

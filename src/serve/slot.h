@@ -11,6 +11,7 @@
 #define PF_SERVE_SLOT_H
 
 #include "serve/answer.h"
+#include "serve/cache/aside.h"
 
 struct slot {
     const pf_model *m;
@@ -38,8 +39,10 @@ struct slot {
 size_t slot_common(const struct slot *s, const int32_t *tok, size_t n);
 /* Gives the job's next choice to a slot that is free and has a session. */
 void slot_give(struct slot *s, struct job *j);
-/* Makes the slot's sequence the other one's; if that fails, it is empty. */
-void slot_copy(struct slot *s, const struct slot *from);
+/* Makes the slot's sequence the other one's; if that fails, it is empty. Pauses where work aside does. */
+void slot_copy(struct slot *s, const struct slot *from, struct aside *a);
+/* What the slot's sequence is to begin with once it goes on, and what comes next. */
+struct prompt slot_goal(const struct slot *s);
 /* What is evaluated before the answer begins or goes on. */
 const int32_t *slot_wants(const struct slot *s, size_t *n);
 /* Makes a slot's sequence what that begins with. At least a prompt's last token is left to evaluate. */

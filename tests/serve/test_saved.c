@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "serve/cache/aside.h"
 #include "serve/cache/part.h"
 #include "serve/cache/saved.h"
 
@@ -280,6 +281,59 @@ static void test_no_folder(void)
     remove_all();
 }
 
+struct moved {
+    struct saved *saved;
+    pf_session   *session;
+    struct part  *part;              /* NULL: it is saved */
+    bool          ok;
+};
+
+static void move_aside(void *ctx)
+{
+    struct moved *w = ctx;
+    w->ok = w->part ? saved_load(w->saved, w->part, w->session) : saved_put(w->saved, w->session);
+}
+
+/* In slices as short as can be, between which other parts are looked for. */
+static void move_in_slices(struct aside *a, struct moved *w)
+{
+    int n_slices = 1;
+    int32_t other = token(0, 1);
+    size_t common;
+    aside_begin(a, move_aside, w);
+    for (; !aside_go_on(a, 0, n_slices % 2); n_slices++)
+        saved_find(w->saved, &other, 1, N_CTX, false, &common);
+    CHECK(w->ok && n_slices > 8, "%d slices", n_slices);
+}
+
+/* What is saved and loaded in slices is what it is otherwise. */
+static void test_slices(const char *in)
+{
+    struct saved *saved = reopen(NULL, in, PLENTY);
+    struct aside *a = aside_open();
+    pf_session *s = open_one(), *other = open_one();
+    int32_t tok[N_CTX], next = 5;
+    size_t common;
+    saved_set_aside(saved, a);
+    for (int n = 300; n <= 340; n += 20) {
+        go_on(s, n, n, 0);
+        move_in_slices(a, &(struct moved){ saved, s, NULL, false });
+    }
+    memcpy(tok, pf_session_tokens(s), 340 * sizeof *tok);
+    tok[340] = next;
+    struct part *p = saved_find(saved, tok, 341, N_CTX, !cuts, &common);
+    CHECK(p && common == 340, "%zu tokens", common);
+    move_in_slices(a, &(struct moved){ saved, other, p, false });
+    CHECK(pf_session_pos(other) == 340 && pf_session_eval(s, &next, 1, 0) == PF_OK &&
+          pf_session_eval(other, &next, 1, 0) == PF_OK &&
+          memcmp(pf_session_logits(s), pf_session_logits(other), n_vocab * sizeof(float)) == 0, "what is loaded");
+    pf_session_close(&s);
+    pf_session_close(&other);
+    saved_close(saved);
+    aside_close(a);
+    remove_all();
+}
+
 int main(int argc, char **argv)
 {
     struct pf_model_opts o;
@@ -306,6 +360,8 @@ int main(int argc, char **argv)
     test_budget();
     test_damage();
     test_no_folder();
+    test_slices(folder);
+    test_slices(NULL);
     pf_model_close(&m);
     return check_status();
 }

@@ -73,11 +73,13 @@ size_t part_common(const struct part *p, const int32_t *tok, size_t n)
 struct sink {
     struct buf *to;
     uint64_t    most;
+    struct aside *a;
 };
 
 static bool write_some(void *ctx, const void *p, size_t n)
 {
     struct sink *out = ctx;
+    aside_pause(out->a);
     if (out->to->n > out->most || n > out->most - out->to->n)
         return false;
     buf_add(out->to, p, n);
@@ -89,11 +91,11 @@ static size_t in_front(const struct part *p)
     return sizeof(struct head) + (p->n - p->from) * sizeof *p->tok;
 }
 
-pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most)
+pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most, struct aside *a)
 {
     struct head h = { .key = key, .parent_id = p->parent_id, .from = p->from, .n = p->n };
     struct pf_saved saved = { 0 };
-    struct sink out = { &p->data, most };
+    struct sink out = { &p->data, most, a };
     if (p->parent)
         saved = p->parent->saved;
     buf_add(&p->data, &h, sizeof h);         /* which is filled in when `saved` is known */
@@ -117,11 +119,13 @@ struct source {
     FILE       *f;                   /* or */
     const char *p;
     size_t      left;
+    struct aside *a;
 };
 
 static bool read_some(void *ctx, void *to, size_t n)
 {
     struct source *in = ctx;
+    aside_pause(in->a);
     if (in->f)
         return fread(to, 1, n, in->f) == n;
     if (n > in->left)
@@ -132,9 +136,9 @@ static bool read_some(void *ctx, void *to, size_t n)
     return true;
 }
 
-bool part_load(const struct part *p, pf_session *session)
+bool part_load(const struct part *p, pf_session *session, struct aside *a)
 {
-    struct source in = { 0 };
+    struct source in = { .a = a };
     if (p->data.n) {
         in.p = p->data.p + in_front(p);
         in.left = p->data.n - in_front(p);

@@ -8,6 +8,7 @@
 
 #include "pfmoe.h"
 #include "program/io/buf.h"
+#include "serve/cache/aside.h"
 
 struct part {
     struct part *parent;             /* what it continues; NULL: it begins at the first token */
@@ -30,9 +31,9 @@ void part_free(struct part *p);
 size_t part_common(const struct part *p, const int32_t *tok, size_t n);
 
 /* Fills data from the session, `most` bytes at most, and with it `saved` and `bytes`. */
-pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most);
+pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most, struct aside *a);
 /* Adds the part to a session that holds what it continues; without a parent, to an empty one. */
-bool part_load(const struct part *p, pf_session *session);
+bool part_load(const struct part *p, pf_session *session, struct aside *a);
 
 /* The path of its file. */
 char *part_path(const struct part *p, const char *folder, uint64_t key);

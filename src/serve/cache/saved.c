@@ -20,7 +20,15 @@ struct saved {
     struct part   *parts[MOST_PARTS + 1];
     int            n;                /* between calls, MOST_PARTS at most */
     struct behind *behind;
+    struct aside  *aside;
 };
+
+static void wait_for(struct saved *s, const char *path)
+{
+    aside_leave(s->aside);
+    behind_wait(s->behind, path);
+    aside_return(s->aside);
+}
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
@@ -31,7 +39,7 @@ static void forget(struct saved *s, int i, struct buf *gone)
     if (p->path && gone) {
         buf_add(gone, p->path, strlen(p->path) + 1);
     } else if (p->path) {
-        behind_wait(s->behind, p->path);
+        wait_for(s, p->path);
         unlink(p->path);
     }
     if (p->parent)
@@ -127,8 +135,8 @@ static struct part *load_chain(struct saved *s, struct part *last, pf_session *s
             next = next->parent;
         p = next;
         if (p->path)
-            behind_wait(s->behind, p->path);
-        if (!part_load(p, session))
+            wait_for(s, p->path);
+        if (!part_load(p, session, s->aside))
             return p;
     }
     return NULL;
@@ -188,7 +196,8 @@ static struct part *make(const struct saved *s, struct part *parent, const pf_se
         for (const struct part *p = parent; p; p = p->parent)
             before += p->bytes;
         struct part *p = part_new(parent, session);
-        pf_status st = part_save(p, session, s->key, s->most > before ? s->most - before : 0);
+        pf_status st = part_save(p, session, s->key, s->most > before ? s->most - before : 0,
+                                 s->aside);
         if (st == PF_OK)
             return p;
         part_free(p);
@@ -209,6 +218,7 @@ bool saved_put(struct saved *s, const pf_session *session)
     struct buf gone = { 0 };
     if (!p)
         return false;
+    compare(s, pf_session_tokens(session), n);       /* again: somebody may have looked for others meanwhile */
     p->common = n;
     add(s, p);
     use(s, p);
@@ -216,7 +226,9 @@ bool saved_put(struct saved *s, const pf_session *session)
     make_room(s, p);
     if (s->folder) {
         p->path = part_path(p, s->folder, s->key);
+        aside_leave(s->aside);
         behind_write(s->behind, p->path, &p->data, &gone);
+        aside_return(s->aside);
     }
     buf_free(&gone);
     return true;
@@ -294,6 +306,11 @@ struct saved *saved_open(const char *folder, uint64_t most, uint64_t key)
     saved_close(s);
     errno = error;
     return NULL;
+}
+
+void saved_set_aside(struct saved *s, struct aside *a)
+{
+    s->aside = a;
 }
 
 void saved_close(struct saved *s)

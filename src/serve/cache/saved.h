@@ -9,7 +9,7 @@
  * one that was used longest ago where room is wanted, and what a longer one replaces. Files are written behind
  * (behind.h); what a part replaces is removed when that is done. A file that is damaged, or another model's, is no
  * part; one that does not load is removed with what continues it. All functions are called by the scheduler's
- * thread. */
+ * thread, or by work aside (aside.h), between whose slices that thread looks for parts and does nothing else here. */
 #ifndef PF_SERVE_SAVED_H
 #define PF_SERVE_SAVED_H
 
@@ -21,10 +21,13 @@
 
 struct saved;
 struct part;
+struct aside;
 
 /* folder NULL: memory. most: bytes of all parts. What the folder holds for a model of this key is taken up. NULL: the
  * folder cannot be used, errno says why. */
 struct saved *saved_open(const char *folder, uint64_t most, uint64_t key);
+/* Where saving and loading pause, and where they leave while a drive is waited for. NULL: nowhere. */
+void saved_set_aside(struct saved *s, struct aside *a);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
 
