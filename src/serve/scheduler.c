@@ -44,6 +44,7 @@ struct sched {
     struct {
         struct slot *slot;           /* NULL: nothing is moved now */
         const struct slot *from;     /* whose sequence it gets; NULL: what is kept */
+        bool stays;                  /* its sequence is kept, and nothing else happens to it */
     } moved;
     uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;
@@ -105,17 +106,26 @@ static int choose_slot(struct sched *sched, const struct prompt *q)
 
 /* ---- Sequences on their way -------------------------------------------------------------------------------------- */
 
-static void move_one(void *ctx)
+static void keep_aside(void *ctx)
+{
+    struct sched *sched = ctx;
+    keep_sequence(&sched->keeper, sched->moved.slot);
+}
+
+static void exchange_aside(void *ctx)
+{
+    struct sched *sched = ctx;
+    struct prompt q = slot_goal(sched->moved.slot);
+    keep_exchange(&sched->keeper, sched->moved.slot, &q);
+}
+
+static void copy_aside(void *ctx)
 {
     struct sched *sched = ctx;
     struct slot *s = sched->moved.slot;
     struct prompt q = slot_goal(s);
-    if (sched->moved.from) {
-        keep_lost(&sched->keeper, s, slot_common(s, q.tok, q.n_tok), true);
-        slot_copy(s, sched->moved.from, sched->aside);
-    } else {
-        keep_exchange(&sched->keeper, s, &q);
-    }
+    keep_lost(&sched->keeper, s, slot_common(s, q.tok, q.n_tok), true);
+    slot_copy(s, sched->moved.from, sched->aside);
 }
 
 static struct place *place_of(const struct sched *sched, const struct slot *s)
@@ -123,24 +133,38 @@ static struct place *place_of(const struct sched *sched, const struct slot *s)
     return &sched->places[s - sched->slots];
 }
 
-/* from: NULL, or a slot that makes no steps meanwhile, either. */
+/* from: NULL, or a slot that makes no steps meanwhile, either. A free slot's own sequence is kept. */
 static void begin_move(struct sched *sched, struct slot *s, const struct slot *from)
 {
     sched->moved.slot = s;
     sched->moved.from = from;
+    sched->moved.stays = !s->job;
     place_of(sched, s)->moves = true;
     place_of(sched, s)->since = 0;
     if (from)
         place_of(sched, from)->moves = true;
-    aside_begin(sched->aside, move_one, sched);
+    aside_begin(sched->aside, sched->moved.stays ? keep_aside : from ? copy_aside : exchange_aside, sched);
+}
+
+/* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. A
+ * free slot may have got its job while its sequence is being kept. */
+static void move_if_needed(struct sched *sched, struct slot *s)
+{
+    struct prompt q = slot_goal(s);
+    struct place *p = place_of(sched, s);
+    p->moves = sched->moved.slot == s || keep_would_exchange(&sched->keeper, s, &q);
+    p->since = p->moves ? 0 : p->since;
 }
 
 static void end_move(struct sched *sched)
 {
-    place_of(sched, sched->moved.slot)->moves = false;
+    struct slot *s = sched->moved.slot;
     if (sched->moved.from)
         place_of(sched, sched->moved.from)->moves = false;
+    place_of(sched, s)->moves = false;
     sched->moved.slot = NULL;
+    if (sched->moved.stays && s->job)
+        move_if_needed(sched, s);
 }
 
 /* Begins with the slot that waits longest for it; false: none does. */
@@ -184,15 +208,6 @@ static void give_slot(struct sched *sched, struct slot *s, struct job *j, struct
         slot_resume(s, parked);
     else
         slot_give(s, j);
-}
-
-/* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. */
-static void move_if_needed(struct sched *sched, struct slot *s)
-{
-    struct prompt q = slot_goal(s);
-    struct place *p = place_of(sched, s);
-    p->moves = keep_would_exchange(&sched->keeper, s, &q);
-    p->since = p->moves ? 0 : p->since;
 }
 
 /* ---- The queue --------------------------------------------------------------------------------------------------- */
@@ -331,28 +346,34 @@ static bool is_idle(struct sched *s)
     return is_queue_empty(s) && !any_running(s);
 }
 
-/* One after the other, as long as nobody waits; at the end all. */
-static void save_idle(struct sched *s, bool all)
+/* One after the other, while nobody waits for a slot or has one. */
+static void keep_when_idle(struct sched *s)
 {
-    if (!s->o.saved || !s->o.outlive)
+    if (!s->o.saved || !s->o.outlive || s->moved.slot || !is_idle(s) || saved_is_busy(s->o.saved))
         return;
-    for (int i = 0; i < s->n_slots && (all || (is_idle(s) && !saved_is_busy(s->o.saved))); i++) {
-        if (!s->slots[i].session || s->slots[i].job)
+    for (int i = 0; i < s->n_slots && !s->moved.slot; i++)
+        if (s->slots[i].session && s->slots[i].unsaved)
+            begin_move(s, &s->slots[i], NULL);
+}
+
+static void keep_all(struct sched *s)
+{
+    for (int i = 0; i < s->n_slots && s->o.saved && s->o.outlive; i++) {
+        if (!s->slots[i].session)
             continue;
         keep_sequence(&s->keeper, &s->slots[i]);
-        if (all)
-            keep_beginning(&s->keeper, &s->slots[i]);
+        keep_beginning(&s->keeper, &s->slots[i]);
     }
 }
 
 /* Waits until there is something to do; false: the end. */
 static bool wait_for_work(struct sched *s)
 {
-    save_idle(s, false);
+    keep_when_idle(s);
     pthread_mutex_lock(&s->lock);
-    while (!s->turns.first && !s->ending && !any_running(s))
+    while (!s->turns.first && !s->ending && !any_running(s) && !s->moved.slot)
         pthread_cond_wait(&s->more, &s->lock);
-    bool more = s->turns.first || any_running(s);
+    bool more = s->turns.first || any_running(s) || s->moved.slot;
     pthread_mutex_unlock(&s->lock);
     return more;
 }
@@ -796,7 +817,7 @@ static void *run(void *ctx)
         move_sequences(s);
         round_of_steps(s);
     }
-    save_idle(s, true);
+    keep_all(s);
     pthread_mutex_lock(&s->lock);
     settle_places(s);
     pthread_mutex_unlock(&s->lock);

@@ -12,8 +12,10 @@
  * length keeps the round within the bound on pauses; prompts take turns, so a short one does not wait for a long
  * one. The long step of a prompt that is alone is broken off when another request comes. Tokens that a session has
  * drafted rightly are taken before, and need no batch. The choices of one request are made together, in slots that
- * nobody waits for, and those of one prompt take over what the first one evaluated. No bit of an answer depends on what
- * else is under way. A client's going is seen before each round, of one that waits as of one that has a slot. */
+ * nobody waits for, and those of one prompt take over what the first one evaluated. What slots lose is saved, and what
+ * was saved is loaded, aside (cache/aside.h), in slices between two rounds; the slot has no part in rounds meanwhile.
+ * No bit of an answer depends on what else is under way. A client's going is seen before each round, of one that waits
+ * as of one that has a slot. */
 #ifndef PF_SERVE_SCHEDULER_H
 #define PF_SERVE_SCHEDULER_H
 
