@@ -181,16 +181,31 @@ static void begin(pf_matcher *mt)
     struct worker *w = mt->w;
     mt->effort_left -= w->run.effort < mt->effort_left ? w->run.effort : mt->effort_left;
     pf_runner_begin(&w->run, mt->effort_left < PF_MOST_EFFORT ? mt->effort_left : PF_MOST_EFFORT);
-    if (pf_runner_is_full(&w->run) && pf_runner_shrink(&w->run, &mt->position) == PF_OK)
+    if (pf_runner_is_full(&w->run) && pf_runner_shrink(&w->run, &mt->position, 1) == PF_OK)
         pf_masks_forget(&w->masks);
 }
 
-/* The position after a text; 0 where the text may not follow. */
+/* In the middle of a text, which may turn out not to follow: the matcher's position is kept, too. */
+static void make_room(pf_matcher *mt, int32_t *position)
+{
+    int32_t kept[PF_MOST_KEPT] = { mt->position, *position };
+    if (!pf_runner_is_full(&mt->w->run) || pf_runner_shrink(&mt->w->run, kept, PF_MOST_KEPT) < 0)
+        return;
+    pf_masks_forget(&mt->w->masks);
+    mt->position = kept[0];
+    *position = kept[1];
+}
+
+/* The position after a text; 0 where the text may not follow. A text may be longer than a worker has positions. */
 static pf_status after(pf_matcher *mt, const char *text, size_t n, int32_t *position)
 {
+    enum { BETWEEN = 4096 };             /* bytes, of which each makes a position at most */
     *position = mt->position;
-    for (size_t i = 0; i < n && *position; i++)
+    for (size_t i = 0; i < n && *position; i++) {
+        if (i % BETWEEN == BETWEEN - 1)
+            make_room(mt, position);
         PF_TRY(pf_runner_next(&mt->w->run, *position, (uint8_t)text[i], position));
+    }
     return PF_OK;
 }
 

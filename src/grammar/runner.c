@@ -596,13 +596,19 @@ static pf_status copy_stacks(const struct pf_runner *r, struct pf_runner *fresh,
     return PF_OK;
 }
 
-static pf_status copy_position(const struct pf_runner *r, struct pf_runner *fresh, int32_t *number, int32_t *position)
+static void mark_stacks(const struct pf_runner *r, int32_t *number, int32_t position)
 {
-    const struct pf_item_set set = r->roots.sets[*position];
+    const struct pf_item_set set = r->roots.sets[position];
     for (uint32_t i = 0; i < set.n; i++)
         if (r->roots.items[set.first + i].state >= 0)
             number[r->roots.items[set.first + i].stack] = 1;
-    PF_TRY(copy_stacks(r, fresh, number));
+}
+
+/* *position is made in the other runner, which has its stacks. */
+static pf_status copy_position(const struct pf_runner *r, struct pf_runner *fresh, const int32_t *number,
+                               int32_t *position)
+{
+    const struct pf_item_set set = r->roots.sets[*position];
     closure_begin(fresh);
     for (uint32_t i = 0; i < set.n; i++) {
         struct pf_item item = r->roots.items[set.first + i];
@@ -611,16 +617,28 @@ static pf_status copy_position(const struct pf_runner *r, struct pf_runner *fres
     return closure_end(fresh, position);
 }
 
-pf_status pf_runner_shrink(struct pf_runner *r, int32_t *position)
+static pf_status copy_positions(const struct pf_runner *r, struct pf_runner *fresh, int32_t *number,
+                                int32_t *positions, int n)
+{
+    for (int i = 0; i < n; i++)
+        mark_stacks(r, number, positions[i]);
+    PF_TRY(copy_stacks(r, fresh, number));
+    for (int i = 0; i < n; i++)
+        PF_TRY(copy_position(r, fresh, number, &positions[i]));
+    return PF_OK;
+}
+
+pf_status pf_runner_shrink(struct pf_runner *r, int32_t *positions, int n)
 {
     struct pf_runner fresh;
-    int32_t moved = *position;
+    int32_t moved[PF_MOST_KEPT];
     int32_t *number = pf_alloc_array(PF_MEM_TEXT, r->stacks.n_sets + 1, sizeof *number);
     pf_status st = pf_runner_open(&fresh, r->a);
     if (!number)
         st = no_memory();
+    memcpy(moved, positions, (size_t)n * sizeof *moved);
     if (st == PF_OK)
-        st = copy_position(r, &fresh, number, &moved);
+        st = copy_positions(r, &fresh, number, moved, n);
     pf_free(number);
     if (st < 0) {
         pf_runner_close(&fresh);
@@ -630,6 +648,6 @@ pf_status pf_runner_shrink(struct pf_runner *r, int32_t *position)
     fresh.most_effort = r->most_effort;
     pf_runner_close(r);
     *r = fresh;
-    *position = moved;
+    memcpy(positions, moved, (size_t)n * sizeof *moved);
     return PF_OK;
 }

@@ -25,6 +25,7 @@
 enum { PF_ENDED = -1,                    /* the whole grammar has been matched */
        PF_HOLE  = -16 };                 /* PF_HOLE + k, k < PF_MAX_HOLES */
 enum { PF_MAX_HOLES = 8 };
+enum { PF_MOST_KEPT = 2 };               /* positions that pf_runner_shrink keeps */
 enum { PF_MOST_EFFORT = 1 << 23 };       /* what a call may take at most: about a tenth of a second */
 
 struct pf_item {
@@ -126,8 +127,8 @@ pf_status pf_runner_return(struct pf_runner *r, int32_t stack, int32_t *position
 pf_status pf_runner_is_wide(struct pf_runner *r, int32_t position, bool *wide);
 
 bool      pf_runner_is_full(const struct pf_runner *r);
-/* Forgets everything but *position, which gets another number; part of the call's work. On failure nothing has
- * changed. */
-pf_status pf_runner_shrink(struct pf_runner *r, int32_t *position);
+/* Forgets everything but n positions, PF_MOST_KEPT at most, which get other numbers; part of the call's work. On
+ * failure nothing has changed. */
+pf_status pf_runner_shrink(struct pf_runner *r, int32_t *positions, int n);
 
 #endif

@@ -23,7 +23,7 @@ static inline void run_output(const struct pf_automaton *a, const uint8_t *outpu
         assert(r.live.sets[position].n > 0);
         pf_runner_begin(&r, PF_MOST_EFFORT);
         if (i % 16 == 15)
-            assert(pf_runner_shrink(&r, &position) == PF_OK);
+            assert(pf_runner_shrink(&r, &position, 1) == PF_OK);
         st = pf_runner_next(&r, position, output[i], &position);
     }
     assert(st == PF_OK || st == PF_EUNSUPPORTED);

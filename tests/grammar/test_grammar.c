@@ -316,6 +316,29 @@ static void check_long_output(const char *grammar)
     pf_grammar_close(&g);
 }
 
+/* A constant of more bytes than a runner has positions, in one text; one that does not follow changes nothing. */
+static void check_long_constant(void)
+{
+    enum { N = 100000 };
+    static char schema[N + 32], text[N + 2];
+    pf_grammar *g;
+    uint64_t seed = 3;
+    text[0] = text[N - 1] = '"';
+    for (int i = 1; i < N - 1; i++)
+        text[i] = (char)('a' + next_number(&seed) % 26);
+    snprintf(schema, sizeof schema, "{\"const\":%s}", text);
+    pf_matcher *mt = matcher_of(&g, pf_schema_rules, schema);
+    if (!mt)
+        return;
+    CHECK(pf_matcher_take_text(mt, text, 3) == PF_OK);
+    text[N] = 'x';
+    CHECK(pf_matcher_take_text(mt, text + 3, N - 2) == PF_EINVAL, "a constant goes on behind its end");
+    CHECK(pf_matcher_take_text(mt, text + 3, N - 3) == PF_OK && pf_matcher_must_end(mt), "a long constant: %s",
+          pf_last_error());
+    pf_matcher_close(&mt);
+    pf_grammar_close(&g);
+}
+
 /* Many alternatives that begin alike are not too ambiguous. */
 static void check_alternatives(void)
 {
@@ -565,6 +588,7 @@ int main(void)
     check_hostile();
     check_long_output("root ::= root root root | root root | [a-z \"]? | \"a\" root");
     check_long_output("root ::= root root root root | root root | .");
+    check_long_constant();
     check_alternatives();
     check_hostile_schemas();
     check_work();
