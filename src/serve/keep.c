@@ -3,11 +3,33 @@
 
 enum { BEFORE_ANSWER = 32 };             /* tokens: more than templates put in front of an answer */
 
-void keep_sequence(const struct keeper *k, struct slot *s)
+/* What a step goes over is what is kept, as far as windows go, or less. */
+struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_session_opts *o, bool cuts)
 {
-    if (s->unsaved && pf_session_pos(s->session) >= WORTH_TOKENS && !saved_put(k->saved, s->session))
-        complain("a conversation of %lld tokens was not saved: %s", (long long)pf_session_pos(s->session),
-                 pf_last_error());
+    struct keeper k = { .saved = saved, .cuts = cuts };
+    int64_t most = saved ? o->n_ctx : 0;
+    while (k.most_tok < most) {
+        int64_t n = k.most_tok + (most - k.most_tok + 1) / 2;
+        uint64_t bytes = 0;
+        bool is_known = pf_session_read_bytes(m, o, n - 1, &bytes) == PF_OK;
+        if (is_known && bytes > saved_most(saved))
+            most = n - 1;
+        else
+            k.most_tok = n;
+    }
+    return k;
+}
+
+void keep_sequence(struct keeper *k, struct slot *s)
+{
+    int64_t n = pf_session_pos(s->session);
+    if (s->unsaved && n > k->most_tok) {
+        complain("a conversation of %lld tokens was not saved: none of more than %lld is (--cache-mb)", (long long)n,
+                 (long long)k->most_tok);
+    } else if (s->unsaved && n >= WORTH_TOKENS && !saved_put(k->saved, s->session)) {
+        complain("a conversation of %lld tokens was not saved: %s", (long long)n, pf_last_error());
+        k->most_tok = n - 1;
+    }
     s->unsaved = false;
 }
 
@@ -18,7 +40,7 @@ static int64_t beginning_of(const struct slot *s)
     return s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
 }
 
-void keep_beginning(const struct keeper *k, struct slot *s)
+void keep_beginning(struct keeper *k, struct slot *s)
 {
     int64_t end = beginning_of(s);
     if (k->cuts || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
@@ -28,7 +50,7 @@ void keep_beginning(const struct keeper *k, struct slot *s)
     keep_sequence(k, s);
 }
 
-void keep_lost(const struct keeper *k, struct slot *s, size_t common, bool leaves)
+void keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves)
 {
     if (!k->saved || (size_t)pf_session_pos(s->session) < common + WORTH_TOKENS)
         return;
@@ -54,7 +76,7 @@ bool keep_would_exchange(const struct keeper *k, const struct slot *s, const str
     return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q, common);
 }
 
-void keep_exchange(const struct keeper *k, struct slot *s, const struct prompt *q)
+void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q)
 {
     size_t common = slot_common(s, q->tok, q->n_tok);
     if (!k->saved)

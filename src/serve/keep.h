@@ -12,17 +12,21 @@ enum { WORTH_TOKENS = 64 };              /* fewer are evaluated again rather tha
 struct keeper {
     struct saved *saved;             /* NULL: nothing is kept */
     bool          cuts;              /* a sequence can be cut a few tokens short without evaluating others again */
+    int64_t       most_tok;          /* of a sequence; a longer one is known to have no room, or not to be kept */
 };
 
+/* What a keeper has for such sessions, of n_ctx tokens; saved: NULL or a cache. */
+struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_session_opts *o, bool cuts);
+
 /* Keeps the slot's sequence. */
-void keep_sequence(const struct keeper *k, struct slot *s);
+void keep_sequence(struct keeper *k, struct slot *s);
 /* Where sequences cannot be cut: keeps as much as a later prompt will begin with, and cuts the session there. */
-void keep_beginning(const struct keeper *k, struct slot *s);
+void keep_beginning(struct keeper *k, struct slot *s);
 /* Keeps what a slot loses for a prompt of which its sequence has `common` tokens; leaves: it loses all. */
-void keep_lost(const struct keeper *k, struct slot *s, size_t common, bool leaves);
+void keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves);
 /* Whether keep_exchange would do anything. */
 bool keep_would_exchange(const struct keeper *k, const struct slot *s, const struct prompt *q);
 /* Keeps what a slot loses for a prompt, and takes up a saved conversation that has more of the prompt. */
-void keep_exchange(const struct keeper *k, struct slot *s, const struct prompt *q);
+void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q);
 
 #endif

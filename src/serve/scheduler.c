@@ -11,7 +11,8 @@
 #include "serve/metrics.h"
 
 /* How long a slot is a request's before a client that has none may claim it, and how many times as long as it took to
- * make the sequence what it was, or takes who claims it: so no more than a fifth of the time goes into changing. */
+ * make the sequence what it was, would take then, or takes who claims it: so no more than a fifth of the time goes into
+ * changing. */
 static const double TURN_S = 1, TURN_PER_RETURN = 4;
 
 /* How often who waits is asked whether its client has gone: each asking is a call of the system. */
@@ -30,6 +31,7 @@ struct waiting {
 struct place {
     struct party *client;            /* NULL: free */
     double        given, since, returns_s;       /* returns_s: what that took */
+    double        loses_s;           /* to make again what was there when the choice began; 0: it will be kept */
     uint64_t      served;            /* its prompt's last slice */
     bool          moves;             /* its sequence is, or is to be, exchanged or copied aside: no steps meanwhile */
 };
@@ -224,6 +226,7 @@ static double claimed_at(const struct place *p, const struct party *client)
     if (!p->client || p->moves || p->since == 0 || !turns_before(client, p->client))
         return NEVER;
     double returns_s = p->returns_s > client->returns_s ? p->returns_s : client->returns_s;
+    returns_s = p->loses_s > returns_s ? p->loses_s : returns_s;
     return p->since + (TURN_PER_RETURN * returns_s > TURN_S ? TURN_PER_RETURN * returns_s : TURN_S);
 }
 
@@ -378,6 +381,15 @@ static bool wait_for_work(struct sched *s)
     return more;
 }
 
+/* A sequence for which the cache has no room is evaluated again. What is new of it is no more than its turn has taken;
+ * what it began with may have taken much longer. */
+static double lost_by_claim(const struct sched *s, int i)
+{
+    const struct slot *slot = &s->slots[i];
+    double row_s = s->lone_row_s > 0 ? s->lone_row_s : s->row_s;
+    return pf_session_pos(slot->session) > s->keeper.most_tok ? (double)slot->n_reused * row_s : 0;
+}
+
 /* With the lock: places of slots that jobs have left are given back; turns begin where sequences are what they were. */
 static void settle_places(struct sched *s)
 {
@@ -390,6 +402,8 @@ static void settle_places(struct sched *s)
             p->since = now_s();
             p->returns_s = p->since - p->given;
         }
+        if (p->client && !p->moves)
+            p->loses_s = lost_by_claim(s, i);
     }
 }
 
@@ -870,7 +884,7 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
         return st;
     }
     s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
-    s->keeper = (struct keeper){ .saved = o->saved, .cuts = can_cut(s->slots[0].session) };
+    s->keeper = keep_open(o->saved, o->m, &s->o.session, can_cut(s->slots[0].session));
     s->lone_rows = most_rows(s);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);

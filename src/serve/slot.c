@@ -128,7 +128,7 @@ static void begin_choice(struct slot *s)
     s->choice = s->job->n_given++;
     s->answering = false;
     s->fresh = true;
-    s->n_done = 0;
+    s->n_done = s->n_reused = 0;
     s->n_answer = 0;
     set_sampler(&s->sampler, &s->job->req, s->choice % (int)s->job->req.n);      /* as if the prompt were alone */
 }
@@ -180,6 +180,8 @@ pf_status slot_take_prefix(struct slot *s)
     }
     if (st < 0)
         return st;
+    if (!s->left)
+        s->n_reused = common;
     if (!s->left && s->choice % s->job->req.n == 0)
         s->job->usage.n_cached += common;
     s->n_done = common;

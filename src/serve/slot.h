@@ -25,6 +25,7 @@ struct slot {
     int32_t    *left;                /* the sequence that was left when the slot was given to others, until it is there
                                         again; else NULL. One token more than n_left: what comes next */
     size_t      n_left;
+    size_t      n_reused;            /* tokens of the prompt that were there when the choice began */
     int64_t     prompt_end;          /* positions of the last prompt */
     int         choice;
     int64_t     n_answer;            /* of this choice */

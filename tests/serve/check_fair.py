@@ -268,6 +268,21 @@ def check_gone():
         check(s.metric("requests_cancelled_total") == before + 4, "what is left of clients that went away")
 
 
+def check_not_kept():
+    """What a long conversation began with takes longer to make again than its answer does: nobody claims its slot."""
+    with Server("-t", "1", "--slots", "1", "--cache-mb", "0", "-c", "16384") as s:
+        talk = chat(" ".join(["fox"] * 8000), temperature=0, max_tokens=1)
+        first = time.monotonic()
+        ask(s, talk, **HOG)
+        first = time.monotonic() - first
+        talk["messages"] += [{"role": "assistant", "content": "x"}, {"role": "user", "content": "Go on."}]
+        with Hog(s, [dict(talk, max_tokens=2400, ignore_eos=True)], **HOG) as hog:
+            hog.wait_until_busy(0)
+            timed("an answer that begins with %.2f s of prompt" % first, hog, **OTHER)
+            hog.wait()
+        check(s.metric("slots_yielded_total") == 0, "a slot was claimed whose sequence takes long to make again")
+
+
 def check_bodies():
     """A client that sends as many bodies as it may and never ends them."""
     head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
@@ -304,7 +319,7 @@ def check_reading():
 
 def main():
     parts = [(check_told_apart,), (check_slots_held, 4), (check_slots_held, 1), (check_passed_over,), (check_many_names,), (check_full_queue,),
-             (check_gone,), (check_bodies,)]
+             (check_gone,), (check_not_kept,), (check_bodies,)]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(3) as pool:       # turns are waited for, mostly
         alike = [(check_alike, folder, "bundled", (), ("--cache-mb", "0")), (check_alike, folder, "windowed", ()),
                  (check_alike, folder, "recurrent", ())]

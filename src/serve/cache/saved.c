@@ -313,6 +313,11 @@ void saved_set_aside(struct saved *s, struct aside *a)
     s->aside = a;
 }
 
+uint64_t saved_most(const struct saved *s)
+{
+    return s->most;
+}
+
 void saved_close(struct saved *s)
 {
     behind_close(s->behind);

@@ -28,6 +28,7 @@ struct aside;
 struct saved *saved_open(const char *folder, uint64_t most, uint64_t key);
 /* Where saving and loading pause, and where they leave while a drive is waited for. NULL: nowhere. */
 void saved_set_aside(struct saved *s, struct aside *a);
+uint64_t saved_most(const struct saved *s);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
 
