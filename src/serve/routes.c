@@ -23,6 +23,8 @@ bool json_body(struct exchange *x, struct json *body)
     const struct buf *text = exchange_body(x);
     size_t where;
     char why[80];
+    if (exchange_gone(x))                /* while it waited for a worker */
+        return false;
     if (!json_valid(buf_text(text), text->n, &where)) {
         snprintf(why, sizeof why, "the body is not JSON (offset %zu)", where);
         exchange_error(x, &(struct trouble){ .status = 400, .why = why });
