@@ -181,25 +181,6 @@ static bool begin_next_move(struct sched *sched)
     return next >= 0;
 }
 
-static bool is_ready(const struct sched *sched, int i)
-{
-    return sched->slots[i].job && !sched->places[i].moves;
-}
-
-/* A slice of what is to be moved, short enough not to be felt between two steps of the others. */
-static void move_sequences(struct sched *sched)
-{
-    double left = 0.25e-3 * (double)sched->o.pause_ms, end = now_s() + left;
-    bool alone = true;
-    for (int i = 0; i < sched->n_slots; i++)
-        alone = alone && !is_ready(sched, i);
-    for (; left > 0 && (sched->moved.slot || begin_next_move(sched)); left = end - now_s()) {
-        if (!aside_go_on(sched->aside, left, alone))
-            return;
-        end_move(sched);
-    }
-}
-
 /* A slot for a job's next choice, or for one that was begun. */
 static void give_slot(struct sched *sched, struct slot *s, struct job *j, struct slot *parked, struct party *client)
 {
@@ -577,6 +558,47 @@ static void share_slots(struct sched *sched)
     }
 }
 
+/* ---- Steps and moves --------------------------------------------------------------------------------------------- */
+
+/* Whether other choices can take over a prompt of which the last token is left to evaluate: beyond it a sequence that
+ * cannot be cut short is of no use to them. */
+static bool is_awaited(const struct sched *sched, const struct slot *s)
+{
+    return !sched->keeper.cuts && leads(s) && !s->answering && !s->fresh && s->n_done == n_led(sched, s) &&
+           any_free(sched);
+}
+
+static bool any_awaited(const struct sched *sched)
+{
+    for (int i = 0; i < sched->n_slots; i++)
+        if (is_awaited(sched, &sched->slots[i]))
+            return true;
+    return false;
+}
+
+/* Whether the slot takes part in the next round. What others are to take over waits for the move that is under way, and
+ * for no other. */
+static bool is_ready(const struct sched *sched, int i)
+{
+    const struct slot *s = &sched->slots[i];
+    return s->job && !sched->places[i].moves && !(sched->moved.slot && is_awaited(sched, s));
+}
+
+/* A slice of what is to be moved, short enough not to be felt between two steps of the others. */
+static void move_sequences(struct sched *sched)
+{
+    double left = 0.25e-3 * (double)sched->o.pause_ms, end = now_s() + left;
+    bool alone = true;
+    for (int i = 0; i < sched->n_slots; i++)
+        alone = alone && !is_ready(sched, i);
+    while (left > 0 && (sched->moved.slot || (!any_awaited(sched) && begin_next_move(sched)))) {
+        if (!aside_go_on(sched->aside, left, alone))
+            return;
+        end_move(sched);
+        left = end - now_s();
+    }
+}
+
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
 /* Of those that wait, in the queue or for their next turn. */
@@ -827,8 +849,8 @@ static void *run(void *ctx)
         drop_gone_waiting(s);
         drop_gone_running(s);
         fill_slots(s);
-        share_slots(s);
         move_sequences(s);
+        share_slots(s);                  /* behind a move that has ended, before what is awaited goes on */
         round_of_steps(s);
     }
     keep_all(s);

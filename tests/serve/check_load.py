@@ -9,6 +9,7 @@ REQUESTS: of each load, default 12; SEED: which ones, and when they come (many a
 below, by default those without a GPU."""
 import concurrent.futures
 import json
+import os
 import random
 import socket
 import sys
@@ -103,6 +104,23 @@ def check_choices(s, ask, alone):
             check(one.result() == alone, "choices made together are others:", one.result(), alone)
 
 
+def cpu_seconds(s):
+    with open("/proc/%d/stat" % s.process.pid) as f:
+        return sum(map(int, f.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def check_evaluated_once(s, seed):
+    """Choices made together evaluate their prompt once, also where a sequence cannot be cut short: four take about as long as one."""
+    r, took = random.Random(seed + 3), []
+    for n in (1, 4):
+        ask = chat("".join(r.choice("abcdefgh ") for _ in range(2500)), temperature=1, seed=seed, max_tokens=24, ignore_eos=True, n=n)
+        begin = cpu_seconds(s)
+        all_choices(s, ask)
+        took.append(cpu_seconds(s) - begin)
+    print("a choice took %.2f s of the processors, four %.2f s" % tuple(took), flush=True)
+    check(took[1] < 1.6 * took[0], "choices evaluate their prompt anew:", took)
+
+
 def check_model(folder, name, n, seed):
     """What answers are alone is said by a server without a GPU, of one slot and without drafts."""
     on_gpu = name in GPU_MODELS
@@ -120,6 +138,8 @@ def check_model(folder, name, n, seed):
         check_load(s, asks, alone, seed)
         check_broken_off(s, long, long_alone)
         check_choices(s, several, several_alone)
+        if name == "recurrent":
+            check_evaluated_once(s, seed)
         print(name, "model: %d requests, %d tokens drafted, %d steps broken off" % (
             n, s.metric("drafted_tokens_total"), s.metric("steps_broken_off_total")), flush=True)
 
