@@ -176,6 +176,29 @@ static void test_branches(const char *in)
     remove_all();
 }
 
+/* A sequence that has room, but not as a part behind those that it goes on from, is kept as one part. */
+static void test_room_for_one(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY);
+    pf_session *s = open_one(), *begins = open_one();
+    struct listing l;
+    go_on(s, 300, 300, 0);
+    go_on(begins, 250, 250, 0);
+    CHECK(saved_put(saved, s));
+    saved = reopen(saved, folder, PLENTY);
+    list(&l);
+    remove_all();
+    saved = reopen(saved, folder, bytes_of(&l));
+    CHECK(saved_put(saved, begins) && saved_put(saved, s), "%s", pf_last_error());
+    CHECK(take_up(saved, 301, 300, 0) == 300);
+    pf_session_close(&s);
+    pf_session_close(&begins);
+    saved_close(saved);
+    list(&l);
+    CHECK(l.n == 1, "%d files", l.n);
+    remove_all();
+}
+
 /* Where room is short, what was used longest ago goes, the beginning of something never before that. */
 static void test_budget(void)
 {
@@ -357,6 +380,7 @@ int main(int argc, char **argv)
     test_turns(NULL);
     test_branches(folder);
     test_branches(NULL);
+    test_room_for_one();
     test_budget();
     test_damage();
     test_no_folder();

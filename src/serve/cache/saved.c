@@ -188,21 +188,22 @@ static struct part *worth_continuing(struct part *parent, size_t n)
 }
 
 /* A part of what `parent` lacks, with data; where the session cannot go on from what was saved, as with windows that
- * lie elsewhere, of what one before it lacks. NULL: it cannot be saved. */
+ * lie elsewhere, of what one before it lacks. Where that leaves no room, of the whole sequence, since each part has a
+ * state and windows of its own. NULL: it cannot be saved. */
 static struct part *make(const struct saved *s, struct part *parent, const pf_session *session)
 {
-    for (;; parent = parent->parent) {
+    for (;;) {
         uint64_t before = 0;
         for (const struct part *p = parent; p; p = p->parent)
             before += p->bytes;
         struct part *p = part_new(parent, session);
-        pf_status st = part_save(p, session, s->key, s->most > before ? s->most - before : 0,
-                                 s->aside);
+        pf_status st = part_save(p, session, s->key, s->most > before ? s->most - before : 0, s->aside);
         if (st == PF_OK)
             return p;
         part_free(p);
-        if (st != PF_EINVAL || !parent)
+        if ((st != PF_EINVAL && st != PF_EIO) || !parent)
             return NULL;
+        parent = st == PF_EINVAL ? parent->parent : NULL;
     }
 }
 
