@@ -50,6 +50,7 @@ struct sched {
     } moved;
     uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;
+    double            step_s;        /* of the last round, while others wait for it; else 0 */
     double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
     double            lone_row_s;    /* of a row in the last step of a prompt that was alone; 0: not known */
     size_t            lone_rows;     /* that such a step may have */
@@ -584,10 +585,12 @@ static bool is_ready(const struct sched *sched, int i)
     return s->job && !sched->places[i].moves && !(sched->moved.slot && is_awaited(sched, s));
 }
 
-/* A slice of what is to be moved, short enough not to be felt between two steps of the others. */
+/* A slice of what is to be moved, short enough not to be felt between two steps of the others, and long enough not to
+ * take for ever where those are longer than the bound on pauses. */
 static void move_sequences(struct sched *sched)
 {
-    double left = 0.25e-3 * (double)sched->o.pause_ms, end = now_s() + left;
+    double pause_s = 1e-3 * (double)sched->o.pause_ms;
+    double left = (sched->step_s > pause_s ? sched->step_s : pause_s) / 4, end = now_s() + left;
     bool alone = true;
     for (int i = 0; i < sched->n_slots; i++)
         alone = alone && !is_ready(sched, i);
@@ -834,12 +837,15 @@ static void round_of_steps(struct sched *sched)
     for (int i = 0; i < sched->n_slots; i++)
         if (is_ready(sched, i) && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
-    add_prompts(sched, &r, n_running > 1 || is_claimed(sched) ? rows_of_a_pause(sched) : sched->lone_rows);
+    bool is_bounded = n_running > 1 || is_claimed(sched);
+    add_prompts(sched, &r, is_bounded ? rows_of_a_pause(sched) : sched->lone_rows);
     pthread_mutex_lock(&sched->lock);
     settle_places(sched);                        /* what is back from memory does not count this step as its return */
     pthread_mutex_unlock(&sched->lock);
+    double begin = now_s();
     if (r.n > 0)
         evaluate(sched, &r);
+    sched->step_s = is_bounded ? now_s() - begin : 0;
 }
 
 static void *run(void *ctx)
