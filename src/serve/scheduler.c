@@ -1,5 +1,5 @@
-/* See scheduler.h. The queue, the lone step and what is ill are guarded by the lock; all else is the
- * thread's own. */
+/* See scheduler.h. The queue, the lone step and what is ill are guarded by the lock; all else is the thread's own, and
+ * that of the work aside in its slices: the keeper, and the slots that are moved. */
 #define _GNU_SOURCE
 #include "serve/scheduler.h"
 

@@ -1,4 +1,5 @@
-/* A slot: a session, the job that has it, and how far the choice is that it makes. The scheduler's thread alone.
+/* A slot: a session, the job that has it, and how far the choice is that it makes. The scheduler's thread alone; of a
+ * slot that is moved, work aside (cache/aside.h) looks at the goal and fills the session.
  *
  *     slot_give -> slot_take_prefix -> slot_took, slice by slice of the prompt -> slot_took, token by token
  *                        ^                         next choice that no slot has <-'      `-> end, or slot_fail

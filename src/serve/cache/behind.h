@@ -1,5 +1,6 @@
 /* Files that are written behind: a thread writes one after the other, so that nobody waits for a drive. A file is
- * written beside its name, synced and renamed: it is there whole or not at all. Functions are called by one thread. */
+ * written beside its name, synced and renamed: it is there whole or not at all. Functions are called by one thread at a
+ * time. */
 #ifndef PF_SERVE_BEHIND_H
 #define PF_SERVE_BEHIND_H
 
