@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "serve/keep.h"
 #include "serve/metrics.h"
@@ -15,7 +16,8 @@
  * changing. */
 static const double TURN_S = 1, TURN_PER_RETURN = 4;
 
-/* How often who waits is asked whether its client has gone: each asking is a call of the system. */
+/* How often who waits is asked whether its client has gone, each asking being a call of the system, and the drive
+ * whether a file is written. */
 static const double ASKED_S = 0.05;
 
 enum { STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512 };
@@ -331,14 +333,20 @@ static bool is_idle(struct sched *s)
     return is_queue_empty(s) && !any_running(s);
 }
 
-/* One after the other, while nobody waits for a slot or has one. */
-static void keep_when_idle(struct sched *s)
+/* One after the other, while nobody waits for a slot or has one. Whether the next one is to wait for a file that is
+ * still being written. */
+static bool keep_when_idle(struct sched *s)
 {
-    if (!s->o.saved || !s->o.outlive || s->moved.slot || !is_idle(s) || saved_is_busy(s->o.saved))
-        return;
-    for (int i = 0; i < s->n_slots && !s->moved.slot; i++)
-        if (s->slots[i].session && s->slots[i].unsaved)
-            begin_move(s, &s->slots[i], NULL);
+    if (!s->o.saved || !s->o.outlive || s->moved.slot || !is_idle(s))
+        return false;
+    int i = 0;
+    while (i < s->n_slots && !(s->slots[i].session && s->slots[i].unsaved))
+        i++;
+    if (i < s->n_slots && saved_is_busy(s->o.saved))
+        return true;
+    if (i < s->n_slots)
+        begin_move(s, &s->slots[i], NULL);
+    return false;
 }
 
 static void keep_all(struct sched *s)
@@ -351,16 +359,39 @@ static void keep_all(struct sched *s)
     }
 }
 
+static bool has_work(const struct sched *s)
+{
+    return s->turns.first || any_running(s) || s->moved.slot;
+}
+
+/* With the lock: until something comes, or for a moment. */
+static void wait_for_more(struct sched *s, bool for_a_moment)
+{
+    struct timespec end;
+    if (!for_a_moment) {
+        pthread_cond_wait(&s->more, &s->lock);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    long ns = end.tv_nsec + (long)(ASKED_S * 1e9);
+    end.tv_sec += ns / 1000000000;
+    end.tv_nsec = ns % 1000000000;
+    pthread_cond_timedwait(&s->more, &s->lock, &end);
+}
+
 /* Waits until there is something to do; false: the end. */
 static bool wait_for_work(struct sched *s)
 {
-    keep_when_idle(s);
-    pthread_mutex_lock(&s->lock);
-    while (!s->turns.first && !s->ending && !any_running(s) && !s->moved.slot)
-        pthread_cond_wait(&s->more, &s->lock);
-    bool more = s->turns.first || any_running(s) || s->moved.slot;
-    pthread_mutex_unlock(&s->lock);
-    return more;
+    for (;;) {
+        bool for_drive = keep_when_idle(s);
+        pthread_mutex_lock(&s->lock);
+        if (!has_work(s) && !s->ending)
+            wait_for_more(s, for_drive);
+        bool more = has_work(s), ends = s->ending;
+        pthread_mutex_unlock(&s->lock);
+        if (more || ends)
+            return more;
+    }
 }
 
 /* A sequence for which the cache has no room is evaluated again. What is new of it is no more than its turn has taken;
@@ -915,7 +946,11 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
     s->keeper = keep_open(o->saved, o->m, &s->o.session, can_cut(s->slots[0].session));
     s->lone_rows = most_rows(s);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->more, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->more, &clock);
+    pthread_condattr_destroy(&clock);
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);

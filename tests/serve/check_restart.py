@@ -3,6 +3,7 @@
 windowed and a recurrent model. Time is compared with that of the whole prompt, which another server evaluates.
 
     check_restart.py SERVE RUN SYNTH SHARED [TOKENS]     TOKENS: of the conversation, about; default 2500"""
+import concurrent.futures
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import tempfile
 import time
 
 import tiny
-from serve import Server, check, finish
+from serve import Server, chat, check, finish
 
 CHAT = "/v1/chat/completions"
 PRESETS = ["moe-tiny", "gpt-oss-tiny", "qwen3-next-tiny"]
@@ -55,11 +56,24 @@ def check_model(folder, preset, n):
     check(again[3] == anew[3], preset, "answers otherwise after a restart:", again[3], anew[3])
 
 
+def check_idle(folder):
+    """A server that has nothing to do saves what all its slots have, and not at its end alone."""
+    path, cache = tiny.model(folder), os.path.join(folder, "idle.cache")
+    asks = [chat(c * 500, max_tokens=20) for c in "abcd"]
+    with Server("-m", path, "--slots", "4", "--cache-dir", cache) as s, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda ask: s.post(CHAT, ask), asks))
+        end = time.monotonic() + 10
+        while len(os.listdir(cache)) < len(asks) and time.monotonic() < end:
+            time.sleep(0.05)
+        check(len(os.listdir(cache)) >= len(asks), "conversations of an idle server are not saved:", os.listdir(cache))
+
+
 def main():
     n = int(sys.argv[5]) if len(sys.argv) > 5 else 2500
     with tempfile.TemporaryDirectory() as folder:
         for preset in PRESETS:
             check_model(folder, preset, n)
+        check_idle(folder)
     finish()
 
 
