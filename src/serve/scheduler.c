@@ -635,7 +635,7 @@ static void move_sequences(struct sched *sched)
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
-/* Of those that wait, in the queue or for their next turn. */
+/* Requests in the queue, or parked until their next turn, whose clients have gone. */
 static void drop_gone_waiting(struct sched *sched)
 {
     double now = now_s();
