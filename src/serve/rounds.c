@@ -1,0 +1,205 @@
+/* See scheduler_impl.h: what is evaluated in a step, and how long that may be. */
+#define _GNU_SOURCE
+#include "serve/metrics.h"
+#include "serve/scheduler_impl.h"
+
+enum { LEAST_ROWS = 16, ALONE_ROWS = 512 };
+
+size_t sched_most_rows(const struct sched *s)
+{
+    return s->o.session.n_batch > 0 ? (size_t)s->o.session.n_batch : ALONE_ROWS;
+}
+
+/* As many rows as the bound on pauses allows. */
+static size_t rows_of_a_pause(const struct sched *s)
+{
+    double rows = s->row_s > 0 ? (double)s->o.pause_ms * 1e-3 / s->row_s : 0;
+    double most = (double)sched_most_rows(s);
+    return rows < LEAST_ROWS ? LEAST_ROWS : rows > most ? (size_t)most : (size_t)rows;
+}
+
+/* What is evaluated together. */
+struct round {
+    struct pf_batch_part parts[PF_MAX_BATCH_PARTS];
+    struct slot         *of[PF_MAX_BATCH_PARTS];
+    size_t n, rows;
+};
+
+static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t n)
+{
+    r->parts[r->n] = (struct pf_batch_part){ .session = s->session, .tok = tok, .n = n };
+    r->of[r->n++] = s;
+    r->rows += n;
+}
+
+/* Whether the slot's sequence is to be evaluated further before it can answer. */
+static bool is_behind(struct slot *s)
+{
+    if (!s->job || s->answering)
+        return false;
+    pf_status st = s->fresh ? slot_take_prefix(s) : PF_OK;
+    if (st < 0)
+        slot_fail(s, st, NULL);
+    return st == PF_OK && !s->answering;
+}
+
+static bool is_sooner(const struct place *a, const struct place *b)
+{
+    const struct party *x = a->client, *y = b->client;
+    return x == y ? a->served < b->served
+                  : x->address == y->address ? x->served < y->served : x->address->served < y->address->served;
+}
+
+/* The slot whose prompt is to have the next slice: the address, there the client, there the slot that had one longest
+ * ago. before: what has a slice of this round is passed over. -1: none. */
+static int next_prompt(struct sched *sched, uint64_t before)
+{
+    int best = -1;
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched->places[i].served <= before && sched_is_ready(sched, i) && is_behind(&sched->slots[i]) &&
+            (best < 0 || is_sooner(&sched->places[i], &sched->places[best])))
+            best = i;
+    return best;
+}
+
+/* Slices of prompts, in turns, as long as rows are left. */
+static void add_prompts(struct sched *sched, struct round *r, size_t rows)
+{
+    uint64_t before = sched->n_slices;
+    for (int i; rows > 0 && (i = next_prompt(sched, before)) >= 0;) {
+        struct slot *s = &sched->slots[i];
+        struct place *p = &sched->places[i];
+        size_t end, from = s->n_done;
+        const int32_t *tok = slot_wants(s, &end);
+        end = sched_leads(s) && sched_any_free(sched) && from < sched_n_led(sched, s) ? sched_n_led(sched, s) : end;
+        size_t n = end - from < rows ? end - from : rows;
+        add_part(r, s, tok + from, n);
+        rows -= n;
+        p->served = p->client->served = p->client->address->served = ++sched->n_slices;
+    }
+}
+
+/* A prompt that is alone takes steps of as many rows as are fastest, which may take longer than others are to wait. So
+ * one is broken off when somebody comes who has a slot, a free one or by claim, and the step does not end by itself
+ * soon. What it has computed is lost; the steps after that are short at first and double, so that a prompt gets on
+ * however often it is disturbed: what is lost is never more than what was done since the last time. The end is far away
+ * as long as nobody knows how long such steps take. A step that is no longer than a pause is not broken off for a
+ * claim. */
+static void begin_lone(struct sched *s, const struct round *r)
+{
+    bool is_short = r->rows <= rows_of_a_pause(s), is_free = sched_any_free(s);
+    double takes = s->lone_row_s > 0 ? s->lone_row_s * (double)r->rows : NEVER / 2;
+    pthread_mutex_lock(&s->lock);
+    s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
+    s->lone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
+    s->lone.end = now_s() + takes;
+    s->lone.broken_off = false;
+    for (const struct queued *t = s->turns.first; t; t = t->next)
+        sched_break_off(s, t->client);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Whether somebody waits who may claim the slot of what is alone: its steps are to be short. */
+static bool is_claimed(struct sched *s)
+{
+    bool is = false;
+    pthread_mutex_lock(&s->lock);
+    for (const struct queued *t = s->turns.first; t && !is; t = t->next)
+        for (int i = 0; i < s->n_slots && !is; i++)
+            is = s->slots[i].job && sched_claimed_at(&s->places[i], t->client) < NEVER;
+    pthread_mutex_unlock(&s->lock);
+    return is;
+}
+
+static void end_lone(struct sched *s, const struct round *r, double row_s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->lone.session = NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (s->lone.broken_off) {
+        atomic_fetch_add(&metrics.broken_off, 1);
+        s->lone_rows = rows_of_a_pause(s);
+    } else if (r->parts[0].status == PF_OK) {
+        s->lone_row_s = 4 * r->rows > sched_most_rows(s) ? row_s : s->lone_row_s;      /* a row of few takes longer */
+        s->lone_rows = 2 * s->lone_rows < sched_most_rows(s) ? 2 * s->lone_rows : sched_most_rows(s);
+    }
+}
+
+/* Reading weights or another process may fail for good: steps say whether they can still be made. */
+static void take_health(struct sched *s, const struct round *r)
+{
+    const char *why = NULL;
+    bool fine = false;
+    for (size_t i = 0; i < r->n; i++) {
+        why = r->parts[i].status == PF_EIO ? r->parts[i].why : why;
+        fine = fine || r->parts[i].status == PF_OK;
+    }
+    if (fine ? s->ill.n == 0 : !why)
+        return;
+    pthread_mutex_lock(&s->lock);
+    buf_clear(&s->ill);
+    buf_puts(&s->ill, fine ? "" : why);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void evaluate(struct sched *sched, struct round *r)
+{
+    bool lone = r->n == 1 && !r->of[0]->answering;
+    if (lone)
+        begin_lone(sched, r);
+    double begin = now_s();
+    pf_batch_eval(r->parts, r->n);               /* a part's failure is its own */
+    double took = (now_s() - begin) / (double)r->rows;
+    take_health(sched, r);
+    if (lone)
+        end_lone(sched, r, took);
+    if (r->n > 1 && r->rows >= LEAST_ROWS)
+        sched->row_s = took > sched->row_s ? took : 0.75 * sched->row_s + 0.25 * took;
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->parts[i].status == PF_ECANCEL)    /* broken off: as it was before */
+            continue;
+        r->of[i]->unsaved = true;
+        if (r->parts[i].status < 0)
+            slot_fail(r->of[i], r->parts[i].status, r->parts[i].why);
+        else
+            slot_took(r->of[i], r->parts[i].n);
+    }
+}
+
+/* Tokens that were drafted need no step: a slot whose next ones are such is not held up by the others. */
+static void take_ahead(struct slot *s)
+{
+    while (s->job && s->answering && pf_session_is_ahead(s->session, s->next)) {
+        pf_status st = pf_session_eval(s->session, &s->next, 1, 0);
+        if (st == PF_ECANCEL)                    /* meant a step that was over */
+            continue;
+        s->unsaved = true;
+        if (st < 0)
+            slot_fail(s, st, NULL);
+        else
+            slot_took(s, 1);
+    }
+}
+
+void sched_round(struct sched *sched)
+{
+    struct round r = { .n = 0 };
+    int n_running = 0;
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched_is_ready(sched, i))
+            take_ahead(&sched->slots[i]);
+    for (int i = 0; i < sched->n_slots; i++)
+        n_running += sched->slots[i].job != NULL;
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched_is_ready(sched, i) && sched->slots[i].answering)
+            add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
+    bool is_bounded = n_running > 1 || is_claimed(sched);
+    add_prompts(sched, &r, is_bounded ? rows_of_a_pause(sched) : sched->lone_rows);
+    pthread_mutex_lock(&sched->lock);
+    sched_settle_places(sched);      /* what is back from memory does not count this step as its return */
+    pthread_mutex_unlock(&sched->lock);
+    double begin = now_s();
+    if (r.n > 0)
+        evaluate(sched, &r);
+    sched->step_s = is_bounded ? now_s() - begin : 0;
+}

@@ -1,0 +1,110 @@
+/* What the scheduler's files share: scheduler.c (slots, sequences on their way, choices, the thread), waiting.c (the
+ * queue, turns and claims), rounds.c (what a step evaluates). The queue, the lone step and what is ill are guarded by
+ * the lock; all else is the thread's own, and that of the work aside in its slices: the keeper, and the slots that are
+ * moved. */
+#ifndef PF_SERVE_SCHEDULER_IMPL_H
+#define PF_SERVE_SCHEDULER_IMPL_H
+
+#include <pthread.h>
+
+#include "serve/keep.h"
+#include "serve/scheduler.h"
+
+/* How often who waits is asked whether its client has gone, each asking being a call of the system, and the drive
+ * whether a file is written. */
+#define ASKED_S 0.05
+
+/* A time that does not come. */
+#define NEVER 2e9
+
+/* What waits for a slot: a job, or what one was doing when its slot was given to others. */
+struct waiting {
+    struct queued turn;               /* first */
+    struct job  *job;
+    struct slot *parked;             /* NULL: not begun */
+};
+
+/* Whose a slot is, and since when its job goes on; since 0: the sequence is not back yet. */
+struct place {
+    struct party *client;            /* NULL: free */
+    double        given, since, returns_s;       /* returns_s: what that took */
+    double        loses_s;           /* to make again what was there when the choice began; 0: it will be kept */
+    uint64_t      served;            /* its prompt's last slice */
+    bool          moves;             /* its sequence is, or is to be, exchanged or copied aside: no steps meanwhile */
+};
+
+struct sched {
+    struct sched_opts o;
+    struct slot      *slots;
+    struct place     *places;        /* [n_slots] */
+    int               n_slots;       /* that there is memory for */
+    struct keeper     keeper;
+    struct aside     *aside;
+    struct {
+        struct slot *slot;           /* NULL: nothing is moved now */
+        const struct slot *from;     /* whose sequence it gets; NULL: what is kept */
+        bool stays;                  /* its sequence is kept, and nothing else happens to it */
+    } moved;
+    uint64_t          n_slices;      /* of prompts: the clock of served */
+    uint64_t          n_used;
+    double            step_s;        /* of the last round, while others wait for it; else 0 */
+    double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
+    double            lone_row_s;    /* of a row in the last step of a prompt that was alone; 0: not known */
+    size_t            lone_rows;     /* that such a step may have */
+    pthread_t         thread;
+    pthread_mutex_t   lock;
+    pthread_cond_t    more;
+    struct turns      turns;         /* of struct waiting and places */
+    double            asked;         /* when who waits was asked last whether its client has gone */
+    struct {
+        pf_session *session;         /* NULL: there is none */
+        const struct place *place;   /* NULL: there is a free slot beside it */
+        double end;                  /* of the step */
+        bool   broken_off;
+    } lone;                          /* begin_lone */
+    bool              ending;
+    struct buf        ill;           /* sched_ill's sentence; the thread's own to change, with the lock */
+};
+
+/* ---- scheduler.c ------------------------------------------------------------------------------------------------- */
+
+bool sched_any_free(const struct sched *s);
+
+/* Whether a slot's prompt is the one that its job's next choice goes on from, and long enough to be shared; and the
+ * prompt tokens that it evaluates before others take them over: where a sequence cannot be cut short, all but the last,
+ * whose logits each choice needs for itself. */
+bool   sched_leads(const struct slot *s);
+size_t sched_n_led(const struct sched *sched, const struct slot *s);
+
+/* Whether slot i takes part in the next round. What others are to take over waits for the move that is under way, and
+ * for no other. */
+bool sched_is_ready(const struct sched *sched, int i);
+
+/* ---- waiting.c: those of the thread, unless they say so with the lock -------------------------------------------- */
+
+/* With the lock: when a client may claim the place. NEVER: not before others come or go. */
+double sched_claimed_at(const struct place *p, const struct party *client);
+/* With the lock: breaks off the lone step for a client that waits, where a slot is free or can be claimed before the
+ * step is over. */
+void sched_break_off(struct sched *s, const struct party *client);
+/* With the lock: places of slots that jobs have left are given back; turns begin where sequences are what they were. */
+void sched_settle_places(struct sched *s);
+
+bool sched_is_gone(const struct job *j);
+/* What is to have a slot now, the caller's, and its client; a slot is free then, or nobody waits for the job any more.
+ * NULL: nothing waits, or there is no slot for it. */
+struct waiting *sched_take_next(struct sched *s, struct party **client);
+/* A slot that was to be given to the client is not. */
+void sched_give_back(struct sched *s, struct party *client);
+/* Lets go of a job for which nobody waits. */
+void sched_forget(struct waiting *w);
+/* Lets go of requests in the queue, or parked until their next turn, whose clients have gone; asks every ASKED_S. */
+void sched_drop_gone(struct sched *s);
+
+/* ---- rounds.c ---------------------------------------------------------------------------------------------------- */
+
+size_t sched_most_rows(const struct sched *s);
+/* Makes one step of all slots that are ready. */
+void sched_round(struct sched *s);
+
+#endif
