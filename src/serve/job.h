@@ -119,7 +119,8 @@ struct job {
     int             n_choices;           /* 0 until the prompts are made */
     int             n_given, n_ended;    /* choices that a slot got, in their order; that are whole */
     int             n_slots;             /* that have a choice of the job, 1 at least while some are not given */
-    bool            yields;              /* somebody waits: one slot is enough */
+    bool            yields;              /* slots but one leave it when their choice ends: others wait, or the next
+                                            choice is to go on from what another slot has */
     bool            over;                /* answered with an error, or its client has gone: its slots are to leave it */
     double          since, taken, first; /* now_s() of when it was queued, got a slot, had a prompt done (0: not yet) */
     struct usage    usage;

@@ -14,6 +14,7 @@ static void put_engine(const pf_model *m, struct buf *out)
     pf_stats_get(m, &s);
     put(out, "steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
     put(out, "step_seconds_total", "counter", "Time in steps.", (double)s.step_ns * 1e-9);
+    put(out, "positions_total", "counter", "Positions evaluated, of prompts and answers.", (double)s.n_tokens);
     put(out, "drafted_tokens_total", "counter", "Tokens guessed ahead and evaluated.", (double)s.n_drafted);
     put(out, "accepted_tokens_total", "counter", "Of them, those that were right and needed no step.",
         (double)s.n_accepted);

@@ -290,6 +290,13 @@ static struct slot *leader_of(const struct sched *sched, const struct job *j, bo
     return found;
 }
 
+/* Prompt tokens that a slot's sequence spares: where it cannot be cut short, none if it goes on otherwise. */
+static size_t n_spared(const struct sched *sched, const struct slot *s, const struct prompt *p)
+{
+    size_t common = slot_common(s, p->tok, p->n_tok);
+    return sched->keeper.cuts || (size_t)pf_session_pos(s->session) <= common ? common : 0;
+}
+
 /* Gives a job's next choice to a free slot; false: there is none, or the choice is better given later. */
 static bool give_another(struct sched *sched, struct job *j, struct party *client)
 {
@@ -300,7 +307,7 @@ static bool give_another(struct sched *sched, struct job *j, struct party *clien
     if (i < 0)
         return false;
     struct slot *s = &sched->slots[i];
-    bool copies = leader && p->n_tok >= slot_common(s, p->tok, p->n_tok) + WORTH_TOKENS;
+    bool copies = leader && p->n_tok >= n_spared(sched, s, p) + WORTH_TOKENS;
     if (copies && sched->moved.slot)
         return false;
     pthread_mutex_lock(&sched->lock);
@@ -315,6 +322,13 @@ static bool give_another(struct sched *sched, struct job *j, struct party *clien
     return true;
 }
 
+/* Whether other choices can take over a prompt of which the last token is left to evaluate: beyond it a sequence that
+ * cannot be cut short is of no use to them. */
+static bool has_led(const struct sched *sched, const struct slot *s)
+{
+    return !sched->keeper.cuts && sched_leads(s) && !s->answering && !s->fresh && s->n_done == sched_n_led(sched, s);
+}
+
 /* Slots that nobody waits for make the other choices of the jobs that run, one job's after the other's. */
 static void share_slots(struct sched *sched)
 {
@@ -322,6 +336,9 @@ static void share_slots(struct sched *sched)
     for (int i = 0; i < sched->n_slots; i++)
         if (sched->slots[i].job)
             sched->slots[i].job->yields = waits;
+    for (int i = 0; i < sched->n_slots; i++)
+        if (has_led(sched, &sched->slots[i]))
+            sched->slots[i].job->yields = true;
     while (gave) {
         gave = false;
         for (int i = 0; i < sched->n_slots && sched_any_free(sched); i++) {
@@ -334,12 +351,10 @@ static void share_slots(struct sched *sched)
 
 /* ---- Steps and moves --------------------------------------------------------------------------------------------- */
 
-/* Whether other choices can take over a prompt of which the last token is left to evaluate: beyond it a sequence that
- * cannot be cut short is of no use to them. */
+/* Whether a slot stays where it is for other choices, which are to take over what it has. */
 static bool is_awaited(const struct sched *sched, const struct slot *s)
 {
-    return !sched->keeper.cuts && sched_leads(s) && !s->answering && !s->fresh && s->n_done == sched_n_led(sched, s) &&
-           sched_any_free(sched);
+    return has_led(sched, s) && sched_any_free(sched);
 }
 
 static bool any_awaited(const struct sched *sched)
