@@ -62,7 +62,7 @@ void *membw_memory(struct membw *b, size_t *bytes)
 }
 
 /* Lines are asked for ahead, a page into the second cache and less into the first: what a core fetches by itself ends
- * with a page, and sixteen threads reading plainly get three quarters of what memory gives. */
+ * with a page, and threads that read plainly may get three quarters of what memory gives. */
 __attribute__((target_clones("default", "avx2", "avx512f")))
 static uint64_t sum_of(const uint64_t *p, size_t n)
 {

@@ -45,7 +45,8 @@ ATTN_INLINE void attn_fetch_line(const int8_t *p)
     _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-/* A line on the way through memory; with every third comes the one a page further on, as in unpack.h. */
+/* A line on the way through memory; with every third comes the one a page further on, since what a core fetches by
+ * itself ends with a page (fetch_ahead of unpack.h). */
 ATTN_INLINE void attn_fetch_walk(const int8_t *p)
 {
     enum { LINE = 64, PAGE = 4096, EVERY = 3 };
