@@ -240,6 +240,11 @@ static uint32_t chunks_of(const struct pf_job *job)
     return job->n > 0 ? (uint32_t)((job->n + job->grain - 1) / job->grain) : 0;
 }
 
+int64_t pf_pool_first(const pf_pool *p, int64_t n, int thread)
+{
+    return n * thread / p->n_threads;
+}
+
 void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs)
 {
     assert(n_jobs <= PF_POOL_JOBS && atomic_load_explicit(&p->done, memory_order_relaxed) == p->n_chunks);
@@ -251,9 +256,10 @@ void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs)
         p->n_chunks += chunks_of(&jobs[j]);
     }
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++)
+    for (int i = 0; i < p->n_threads; i++)
         for (int j = 0; j < n_jobs; j++) {
-            uint64_t n = chunks_of(&jobs[j]), first = n * i / t, last = n * (i + 1) / t;
+            int64_t n = chunks_of(&jobs[j]);
+            uint64_t first = (uint64_t)pf_pool_first(p, n, i), last = (uint64_t)pf_pool_first(p, n, i + 1);
             atomic_store_explicit(&p->shares[i].left[j], last << 32 | first, memory_order_release);
         }
     if (p->n_threads > 1 && p->n_chunks > 1)
@@ -262,7 +268,7 @@ void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs)
 
 bool pf_pool_goes_on(const pf_pool *p, int64_t n, int thread, int64_t i)
 {
-    return i >= n * thread / p->n_threads && i + 1 < n * (thread + 1) / p->n_threads;
+    return i >= pf_pool_first(p, n, thread) && i + 1 < pf_pool_first(p, n, thread + 1);
 }
 
 void pf_pool_end(pf_pool *p)

@@ -35,6 +35,9 @@ void pf_pool_watch(pf_pool *p, pf_spans *spans);
 /* Calls fn for [0, n) in chunks of grain (the last may be short) and returns when all are done. */
 void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain);
 
+/* The first chunk of a thread's share of a run's or job's n. The share ends where the next thread's begins. */
+int64_t pf_pool_first(const pf_pool *p, int64_t n, int thread);
+
 /* Whether a thread that is at chunk i of a run's or job's n has i + 1 in its own share, so that it goes on there unless
  * another one is ahead of it. */
 bool pf_pool_goes_on(const pf_pool *p, int64_t n, int thread, int64_t i);

@@ -206,7 +206,7 @@ static const uint8_t *after_gate_up(const struct experts_job *job, int64_t i, in
         struct task t = task_of(&job->gate_up, i + 1);
         return row_of(e->gate, t.expert, t.r0);
     }
-    int64_t first = job->n_down * thread / pf_pool_n_threads(pool);
+    int64_t first = pf_pool_first(pool, job->n_down, thread);
     if (first >= job->n_down)
         return NULL;
     struct task t = task_of(&job->down, first);
