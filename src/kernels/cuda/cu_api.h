@@ -329,6 +329,7 @@ cudaError_t pf_cu_spread(cudaStream_t st, const struct pf_spread_op *s);
 
 /* A flag between device and host for one layer, in memory of the host that the device has mapped. */
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
+enum { CU_NOTHING_MISSED = 64 };          /* a value of cu_offer.told, no CU_FLAG_: nothing waits for the host */
 struct cu_flag {
     uint32_t up;                  /* a CU_FLAG_; read and written atomically by the host, as volatile by the device */
     uint32_t was_up;              /* the device found the flag up at its first look: nobody has waited for the host */
@@ -346,7 +347,7 @@ struct cu_offer {
     float         *host_x, *host_weights;
     int32_t       *host_picks;
     struct cu_flag *flag, *deal;
-    uint32_t      *told;          /* device memory: lowered for the layer's take */
+    uint32_t      *told;          /* device memory: lowered for the layer's take, or CU_NOTHING_MISSED */
     const struct pf_handed *handed;        /* [n_picks], memory of the host */
     int                     n_expert;
     const uint8_t *const   *held;          /* [3][n_expert] */
@@ -371,8 +372,10 @@ struct cu_take {
     int                     n_picks, n_ff, n_out, n_expert;
     float                  *y;
     struct cu_x             a;
+    const uint8_t *const   *held;          /* {n_expert}, not NULL of those that the device holds, which the host says
+                                              nothing of; or NULL */
     const uint8_t         **late;          /* [3][n_expert] */
-    uint32_t               *told;          /* device memory: the flag's value, for all blocks but the first */
+    uint32_t               *told;          /* device memory: the flag's value, for blocks that do not ask for it */
     int                     card;          /* see cu_offer; others than 0 take no outputs of the host */
     const uint8_t *const   *elsewhere;     /* as cu_offer has it; or NULL, and theirs too */
     int32_t                *theirs;        /* [n_picks] out: whether another card does it */

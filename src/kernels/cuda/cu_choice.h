@@ -1,4 +1,5 @@
-/* The router's choice, and experts of one row whose kernels make it for themselves: C on both sides, as cu_api.h. */
+/* The router's choice, and what makes it for itself: experts of one row, and a row's offer to the host. C on both
+ * sides, as cu_api.h. */
 #ifndef PF_CU_CHOICE_H
 #define PF_CU_CHOICE_H
 
@@ -24,6 +25,10 @@ cudaError_t pf_cu_gate_up_of(cudaStream_t st, const struct cu_experts *e, const 
                              const struct cu_x *out, size_t shared_bytes, int *fault);
 cudaError_t pf_cu_down_of(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c, float *y,
                           const struct cu_residual *residual);
+
+/* pf_cu_offer of one row, whose picks and weights are made by the same kernel, if it can. */
+bool pf_cu_offer_chooses(const struct cu_choice *c);
+cudaError_t pf_cu_offer_of(cudaStream_t st, const struct cu_offer *o, const struct cu_choice *c);
 
 #ifdef __cplusplus
 }

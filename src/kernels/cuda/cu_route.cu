@@ -6,7 +6,7 @@
  * candidates, little more than k of them; and the place of a candidate is the number of those that come before it. */
 #include "kernels/cuda/cu_route.h"
 
-enum { MOST_THREADS = 512, LANE_EXPERTS = 4 };
+enum { MOST_THREADS = 512 };
 
 struct candidates {
     uint32_t *key;

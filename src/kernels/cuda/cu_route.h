@@ -8,6 +8,8 @@
 #include "kernels/cuda/cu_device.h"
 #include "kernels/cuda/cu_choice.h"
 
+enum { LANE_EXPERTS = 4 };        /* that a lane has at most, where a kernel is for the choice */
+
 /* Numbers that rise as scores do, whose zeros are equal. */
 CU_INLINE uint32_t key_of(float score)
 {

@@ -2,8 +2,10 @@
  * given.
  *
  *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there; it learns from
- *              the host which experts are to be read where they lie in its memory
- *     take     a block a pick waits for the host's flag; reads around the caches, since the host has just written
+ *              the host which experts are to be read where they lie in its memory. The choice of one row is made by its
+ *              first warp while the others copy x
+ *     take     a block for each pick; those of picks that are missed wait for the host's flag, and read around the
+ *              caches, since the host has just written
  *
  * Where the device holds all that was picked, take does not wait, and the device may be layers ahead of the host.
  *
@@ -12,9 +14,8 @@
  * events, other reads.
  *
  * Both kernels are part of captured graphs: they know addresses of flags and buffers, never where an expert lies. */
-#include "kernels/cuda/cu_device.h"
+#include "kernels/cuda/cu_route.h"
 
-enum { NOTHING_MISSED = 64 };            /* a told value of offer's, no CU_FLAG_: nothing waits for the host */
 enum { OFFER_THREADS = 1024, TAKE_THREADS = 1024, TAKE_AHEAD = 3, TABLE_THREADS = 256 };
 static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
 
@@ -35,14 +36,33 @@ CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
     return CU_FLAG_GIVEN_UP;
 }
 
+/* By all threads from the first-th on. */
+CU_INLINE void show_x(const struct cu_offer &o, int first)
+{
+    for (int i = threadIdx.x - first; i < o.n_x; i += OFFER_THREADS - first)
+        o.host_x[i] = o.x[i];
+}
+
 CU_INLINE void show_picks(const struct cu_offer &o)
 {
-    for (int i = threadIdx.x; i < o.n_x; i += OFFER_THREADS)
-        o.host_x[i] = o.x[i];
     for (int i = threadIdx.x; i < o.n_picks; i += OFFER_THREADS) {
         o.host_picks[i] = o.picks[i];
         o.host_weights[i] = o.weights[i];
     }
+}
+
+CU_INLINE void choose_and_show(const struct cu_offer &o, const struct cu_choice &choice)
+{
+    struct chosen mine = choose_in_warp<LANE_EXPERTS>(choice, 0, true);
+    put_choice(choice, 0, mine);
+    if ((int)threadIdx.x < o.n_picks) {
+        o.host_picks[threadIdx.x] = mine.expert;
+        o.host_weights[threadIdx.x] = mine.weight;
+    }
+}
+
+CU_INLINE void raise_offer(const struct cu_offer &o)
+{
     if (threadIdx.x == 0)
         *(volatile uint64_t *)&o.flag->ns = device_ns();
     __threadfence_system();
@@ -69,18 +89,26 @@ CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
     o.now[2 * o.n_expert + expert] = (const uint8_t *)h.down;
 }
 
-static __global__ void offer(const __grid_constant__ struct cu_offer o)
+template <bool CHOOSES>
+static __global__ void __launch_bounds__(OFFER_THREADS)
+offer(const __grid_constant__ struct cu_offer o, const __grid_constant__ struct cu_choice choice)
 {
     __shared__ bool is_dealt;
     static_assert(sizeof(struct pf_handed) == 2 * sizeof(uint4), "read as two");
     bool missed = false;
     wait_turn();
-    show_picks(o);
+    if (!CHOOSES)
+        show_picks(o);
+    if (CHOOSES && threadIdx.x < WARP)
+        choose_and_show(o, choice);
+    else
+        show_x(o, CHOOSES ? WARP : 0);
+    raise_offer(o);
     for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
         missed |= !o.held[o.picks[p]] && !(o.elsewhere && o.elsewhere[o.picks[p]]);
     missed = __syncthreads_or(missed);
     if (threadIdx.x == 0) {
-        *o.told = missed ? CU_FLAG_DOWN : NOTHING_MISSED;
+        *o.told = missed ? CU_FLAG_DOWN : CU_NOTHING_MISSED;
         is_dealt = missed && o.deal && ask_host(o.deal, o.fault) == CU_FLAG_UP;
     }
     __threadfence_system();
@@ -91,12 +119,23 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
 
 extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
 {
-    return launch_early(offer, dim3(1), OFFER_THREADS, 0, st, *o);
+    struct cu_choice none = {};
+    return launch_early(offer<false>, dim3(1), OFFER_THREADS, 0, st, *o, none);
+}
+
+extern "C" bool pf_cu_offer_chooses(const struct cu_choice *c)
+{
+    return c->op.rows == 1 && warp_chooses(*c, LANE_EXPERTS);
+}
+
+extern "C" cudaError_t pf_cu_offer_of(cudaStream_t st, const struct cu_offer *o, const struct cu_choice *c)
+{
+    return launch_early(offer<true>, dim3(1), OFFER_THREADS, 0, st, *o, *c);
 }
 
 static __global__ void find(const __grid_constant__ struct cu_offer o)
 {
-    bool is_dealt = o.deal && *(const volatile uint32_t *)o.told != NOTHING_MISSED;
+    bool is_dealt = o.deal && *(const volatile uint32_t *)o.told != CU_NOTHING_MISSED;
     for (int p = threadIdx.x; p < o.n_picks; p += TABLE_THREADS)
         find_expert(o, p, is_dealt);
 }
@@ -106,14 +145,34 @@ extern "C" cudaError_t pf_cu_find(cudaStream_t st, const struct cu_offer *o)
     return launch_in_turn(find, 1, TABLE_THREADS, 0, st, *o);
 }
 
-/* What the host has answered, a CU_FLAG_, or at once NOTHING_MISSED; by a thread of each block. Blocks begin in order,
- * so the first is there for the others. */
-CU_INLINE uint32_t wait_for_host(const struct cu_take &t)
+/* Before a take's turn; the offer, which wrote them, is never the kernel ahead. */
+CU_INLINE int expert_of(const struct cu_take &t, int pick)
+{
+    return *(const volatile int32_t *)&t.picks[pick];
+}
+
+CU_INLINE bool holds(const struct cu_take &t, int expert)
+{
+    return t.held && t.held[expert];
+}
+
+/* Whether the block, whose pick the device does not hold, asks for the host's flag: it has the first one such. */
+CU_INLINE bool asks(const struct cu_take &t)
+{
+    bool is_before = false;
+    for (int p = threadIdx.x; p < (int)blockIdx.x; p += TAKE_THREADS)
+        is_before |= !holds(t, expert_of(t, p));
+    return !__syncthreads_or(is_before);
+}
+
+/* What the host has answered, a CU_FLAG_, or at once CU_NOTHING_MISSED; by a thread of each block. Blocks begin in
+ * order, so the one that asks is there for the others behind it. */
+CU_INLINE uint32_t wait_for_host(const struct cu_take &t, bool is_first)
 {
     uint32_t f = *(const volatile uint32_t *)t.told;
-    if (f == NOTHING_MISSED)
+    if (f == CU_NOTHING_MISSED)
         return f;
-    if (blockIdx.x == 0) {
+    if (is_first) {
         f = ask_host(t.flag, t.fault);
         __threadfence_system();
         *(volatile uint32_t *)t.told = f;
@@ -172,13 +231,14 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
     __shared__ __align__(16) struct pf_handed h;
     __shared__ uint32_t told;
     static_assert(sizeof h == 2 * sizeof(uint4), "read as two");
-    wait_turn();
-    int pick = blockIdx.x, expert = t.picks[pick];
+    int pick = blockIdx.x, expert = expert_of(t, pick);
+    bool is_held = holds(t, expert), is_first = asks(t);
     const float *host_y = t.host_y + (size_t)pick * t.n_out;
+    wait_turn();
     if (threadIdx.x == 0)
-        told = wait_for_host(t);
+        told = is_held ? CU_NOTHING_MISSED : wait_for_host(t, is_first);
     __syncthreads();
-    if (told == NOTHING_MISSED) {
+    if (told == CU_NOTHING_MISSED) {
         if (threadIdx.x == 0) {
             name_late(t, expert, PF_BY_DEVICE, {});
             if (t.theirs)

@@ -270,6 +270,8 @@ bool pf_cuda_reaches(const struct cuda_backend *b, const struct cuda_backend *ot
 pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
+/* A choice that is held for these experts, which is held no longer; or one of no rows. */
+struct cu_choice pf_cuda_choice_for(struct cuda_backend *b, const struct pf_experts_op *e);
 /* pick_out of the picks whose experts are in the table; y = the sums of pick_out. */
 pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);

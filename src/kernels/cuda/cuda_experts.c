@@ -238,16 +238,24 @@ pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_o
     return pf_cuda_down_rows(b, e, table);
 }
 
+struct cu_choice pf_cuda_choice_for(struct cuda_backend *b, const struct pf_experts_op *e)
+{
+    struct cu_choice c = b->choice;
+    bool is_theirs = c.op.rows && c.op.picks == e->picks && c.op.weights == e->weights && e->rows == 1;
+    if (is_theirs)
+        b->choice.op.rows = 0;
+    else
+        c.op.rows = 0;
+    return c;
+}
+
 /* Leaves a choice that is held to the experts that it is for, if their kernels can make it. */
 static void take_choice(struct cuda_backend *b, const struct pf_experts_op *e)
 {
-    struct cu_choice *c = &b->choice;
     bool plain = e->gate->type == e->up->type && !e->gate->lora && !e->up->lora && !e->down->lora;
     b->chosen.op.rows = 0;
-    if (c->op.rows && c->op.picks == e->picks && c->op.weights == e->weights && e->rows == 1 && plain) {
-        b->chosen = *c;
-        c->op.rows = 0;
-    }
+    if (plain && pf_cu_experts_choose(&b->choice))
+        b->chosen = pf_cuda_choice_for(b, e);
 }
 
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)

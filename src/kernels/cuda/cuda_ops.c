@@ -464,7 +464,7 @@ pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
         o.table = (const int32_t *)(const void *)table;
     }
     struct cu_choice choice = { o, *o.how, b->fault };
-    if (pf_cu_experts_choose(&choice)) {
+    if (pf_cu_experts_choose(&choice) || (b->share && pf_cu_offer_chooses(&choice))) {
         b->choice = choice;
         return PF_OK;
     }

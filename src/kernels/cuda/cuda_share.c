@@ -316,7 +316,8 @@ static const uint8_t **elsewhere_of(const struct cuda_backend *b, int il)
     return b->among ? b->share->elsewhere + (size_t)il * 3 * (size_t)b->share->sizes.n_expert : NULL;
 }
 
-static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_experts_op *e,
+                           const struct cu_choice *choice)
 {
     struct cuda_share *s = b->share;
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
@@ -325,6 +326,8 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
                                 .deal = s->graph >= 0 ? &s->deals[il] : NULL, .handed = s->answer.pick,
                                 .n_expert = e->n_expert, .held = held_of(s, il), .now = s->now, .fault = b->fault,
                                 .elsewhere = elsewhere_of(b, il) };
+    if (choice->op.rows)
+        return pf_cuda_put(b, pf_cu_offer_of(b->stream, &o, choice), "handing picks to the CPU");
     return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
@@ -337,8 +340,9 @@ static pf_status take_answer(struct cuda_backend *b, const struct cuda_backend *
     struct cu_take t = { .flag = &s->answers[il], .handed = answer->pick, .act = answer->act, .host_y = answer->y,
                          .picks = e->picks, .n_picks = e->rows * e->n_used, .n_ff = e->gate->n_out,
                          .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out, .a = b->a,
-                         .late = s->late, .told = s->heard, .card = s->card, .elsewhere = elsewhere_of(b, il),
-                         .theirs = b->among ? s->theirs : NULL, .fault = b->fault };
+                         .held = b->among || s->card ? NULL : held_of(s, il), .late = s->late, .told = s->heard,
+                         .card = s->card, .elsewhere = elsewhere_of(b, il), .theirs = b->among ? s->theirs : NULL,
+                         .fault = b->fault };
     if (!pf_cuda_is_quantised(e->down->type))
         t.a.q = NULL;
     return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
@@ -362,10 +366,11 @@ static pf_status share_offer(pf_backend *backend, int il, const struct pf_expert
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
+    const struct cu_choice choice = pf_cuda_choice_for(b, e);
     PF_TRY(pf_cuda_settle(b));
     if (s->graph < 0)
         lower_all(b, il);
-    PF_TRY(put_offer(b, il, e));
+    PF_TRY(put_offer(b, il, e, &choice));
     return b->among ? pf_cuda_among_lend_shared(b, il, e) : PF_OK;
 }
 
