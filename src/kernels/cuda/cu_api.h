@@ -126,6 +126,14 @@ struct cu_shared {
     float         *act;                  /* what down multiplies; it may be where of_gate is */
 };
 
+/* The picks of one row in two turns, each of them gate_up and down: first those whose experts are there, then those
+ * that come late. If none comes late, the first down makes the sum, and the second turn does nothing. */
+struct cu_turns {
+    const uint32_t *told;         /* memory of the device: CU_NOTHING_MISSED, or another number: some come late; written
+                                     before the kernel ahead. NULL: there is one turn */
+    float          *done;         /* first down: where its outputs go if some come late; NULL: it is the second turn */
+};
+
 /* Routed experts. Pick p belongs to row p / n_used. with: of one row, the shared expert is one pick more for gate and
  * up, and for down, whose sum it is no part of: a residual whose plus is with.y adds it. */
 struct cu_experts {
@@ -146,6 +154,7 @@ struct cu_experts {
     const float *add_scale;
     const float *done;            /* down only: {rows * n_used, n_out}, outputs of picks whose experts w has no address
                                      for; written before the kernel ahead of down */
+    struct cu_turns turns;
 };
 
 /* Does nothing; fails where the GPU cannot run these kernels. */

@@ -27,8 +27,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
 {
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
-    wait_turn();
-    struct chosen chosen = pick_here<CHOOSES>(e, choice, blockIdx.x);
+    struct chosen chosen = await_pick<CHOOSES>(e, choice, blockIdx.x);
     int pick = blockIdx.x, expert = chosen.expert, lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);
     const uint8_t *gate = expert == SHARED ? e.with.gate : e.w.data[expert],
@@ -95,6 +94,11 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS), n = n_picks(e);
     struct picks p = picks_at(memory, n);
+    enum whole whole = whole_of(e.turns);
+    if (whole == NOTHING_LEFT) {
+        wait_turn();
+        return;
+    }
     look_up<CHOOSES>(e, choice, row, p);
     if (threadIdx.x < n && p.at[threadIdx.x].rows)
         fetch_ahead(p.at[threadIdx.x].rows, n_rows * e.w.row_bytes);
@@ -114,7 +118,10 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         if (from.rows && r < e.n_out)
             p.v[t] = scale_and_bias(e.w, from.expert, e.n_out, r, D::total(sums + t * D::n_sums(e.n), e.n));
     }
-    add_picks(e, residual, met, row, p, y);
+    if (whole == PART)
+        keep_picks(e, row, p);
+    else
+        add_picks(e, residual, met, row, p, y);
 }
 
 /* ---- Long rows --------------------------------------------------------------------------------------------------- */

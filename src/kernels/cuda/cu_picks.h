@@ -42,6 +42,18 @@ CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_ch
     return chosen;
 }
 
+/* Waits for the block's turn, too. Picks of a second turn were there before the first. */
+template <bool CHOOSES>
+CU_INLINE struct chosen await_pick(const struct cu_experts &e, const struct cu_choice &choice, int pick)
+{
+    struct chosen chosen;
+    bool is_second = e.turns.told && !e.turns.done;
+    if (is_second)
+        chosen = pick_here<CHOOSES>(e, choice, pick);
+    wait_turn();
+    return is_second ? chosen : pick_here<CHOOSES>(e, choice, pick);
+}
+
 /* A pick of the block's row: the block's eight rows of the expert's down matrix, NULL if the expert is not on the
  * device; picks.v holds the eight outputs of each pick. The shared expert's is behind the others. */
 struct pick {
@@ -92,7 +104,7 @@ CU_INLINE void look_up_told(const struct cu_experts &e, int row, const struct pi
         if (t % DOWN_ROWS == 0)
             p.at[i] = { w ? w + first * e.w.row_bytes : NULL,
                         e.weigh_input ? 1.0f : *(const volatile float *)&e.weights[k], expert };
-        if (!w && r < e.n_out)
+        if (!w && e.done && r < e.n_out)
             p.v[t] = *(const volatile float *)&e.done[(size_t)k * e.n_out + r];
     }
     __syncthreads();
@@ -118,6 +130,28 @@ CU_INLINE struct met met_here(const struct cu_experts &e, const struct cu_residu
     if (threadIdx.x < DOWN_ROWS && r < e.n_out)
         return met_at(residual, row, (size_t)row * e.n_out + r);
     return {};
+}
+
+/* What down does with its outputs; before the block's turn. */
+enum whole { WHOLE, PART, NOTHING_LEFT };     /* the row's sum; leaves them for the second turn; it was the first's */
+
+CU_INLINE enum whole whole_of(const struct cu_turns &turns)
+{
+    if (!turns.told)
+        return WHOLE;
+    bool all = *(const volatile uint32_t *)turns.told == CU_NOTHING_MISSED;
+    return turns.done ? (all ? WHOLE : PART) : all ? NOTHING_LEFT : WHOLE;
+}
+
+/* Stores the outputs of the picks whose experts are here. */
+CU_INLINE void keep_picks(const struct cu_experts &e, int row, const struct picks &p)
+{
+    __syncthreads();
+    for (int t = threadIdx.x; t < DOWN_ROWS * e.n_used; t += blockDim.x) {
+        int i = t / DOWN_ROWS, r = blockIdx.x * DOWN_ROWS + t % DOWN_ROWS;
+        if (p.at[i].rows && r < e.n_out)
+            e.turns.done[(size_t)(row * e.n_used + i) * e.n_out + r] = p.v[t];
+    }
 }
 
 /* Sums the picks in their order and stores the block's eight outputs. */

@@ -96,8 +96,7 @@ gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ str
         open_box(&boxes[t]);
     bring_tables(e, tables);
     __syncthreads();
-    wait_turn();
-    struct chosen chosen = pick_here<CHOOSES>(e, choice, blockIdx.x);
+    struct chosen chosen = await_pick<CHOOSES>(e, choice, blockIdx.x);
     struct x_block taken = {};
     if (t < e.n / 32)
         taken = take_block(x_row_of(e.x, e.n, 0), t);
@@ -195,6 +194,11 @@ down(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct
     uint8_t *copies = (uint8_t *)p.rest, *behind = copies + n * slot;
     struct x_here x = x_here_at(behind, n * n_segments);
     float *sums = (float *)(behind + x_here_bytes(n * n_segments));
+    enum whole whole = whole_of(e.turns);
+    if (whole == NOTHING_LEFT) {
+        wait_turn();
+        return;
+    }
     look_up<CHOOSES>(e, choice, row, p);
 #pragma unroll 1
     for (int i = t / WARP; i < n; i += blockDim.x / WARP)
@@ -221,7 +225,10 @@ down(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct
         if (from.rows && r < e.n_out)
             p.v[i] = scale_and_bias(e.w, from.expert, e.n_out, r, sum_of_row(sums + i * n_segments, n_segments));
     }
-    add_picks(e, residual, met, row, p, y);
+    if (whole == PART)
+        keep_picks(e, row, p);
+    else
+        add_picks(e, residual, met, row, p, y);
 }
 
 /* The block; no threads: rows are too long, or too many. Two blocks fit a multiprocessor with 128 KB, one fits one with

@@ -74,13 +74,23 @@ struct held_act {
     float        *y;                     /* NULL: none */
 };
 
+/* A row's experts that the device holds, of which gate and up have been started, and then those that the host hands it:
+ * two turns (struct cu_turns), the take between them. */
+struct held_turns {
+    struct cu_experts first;             /* down */
+    struct cu_take    take;
+    struct cu_experts gate_up, down;
+    struct cu_x       acts;              /* what gate_up puts out */
+};
+
 /* The last product, if it is of one row and puts out what may be added to the residual stream, or is of a few rows and
  * one part, which may be wanted by the host. */
 struct held_product {
-    enum { HELD_NOTHING, HELD_LINEAR, HELD_DOWN, HELD_COMBINE } kind;
+    enum { HELD_NOTHING, HELD_LINEAR, HELD_DOWN, HELD_TURNS, HELD_COMBINE } kind;
     union {
         struct cu_linear  linear;
         struct cu_experts down;
+        struct held_turns turns;
         struct cu_combine combine;
     };
     struct cu_choice   choice;           /* of `down` */
@@ -272,6 +282,11 @@ pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *
 pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 /* A choice that is held for these experts, which is held no longer; or one of no rows. */
 struct cu_choice pf_cuda_choice_for(struct cuda_backend *b, const struct pf_experts_op *e);
+/* gate_up and down of one row for the experts in `now`, and for those in `late` after a take, which is held with what
+ * comes behind it. has_turns: whether the kernels can. */
+bool pf_cuda_has_turns(const struct pf_experts_op *e);
+pf_status pf_cuda_in_turns(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **now,
+                           const uint8_t **late, const struct cu_take *take);
 /* pick_out of the picks whose experts are in the table; y = the sums of pick_out. */
 pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);

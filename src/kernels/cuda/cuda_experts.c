@@ -68,20 +68,35 @@ static pf_status activate(struct cuda_backend *b, const struct pf_experts_op *e,
                                           e->picks, only, b->fault), "an activation");
 }
 
+/* Gate and up as one operation of kernels. */
+static pf_status gate_up_op(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table,
+                            struct cu_experts *o)
+{
+    struct tables at = tables_at(table, e->n_expert);
+    bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
+    *o = (struct cu_experts){ .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
+                              .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights,
+                              .tables = b->tables, .with = b->with, .n_placed = table ? 0 : e->n_expert };
+    PF_TRY(pf_cuda_quantise_x(b, e->x, o->n, e->rows, codes, &o->x));
+    PF_TRY(expert_weight(b, e->gate, e->n_expert, at.gate, &o->w));
+    return expert_weight(b, e->up, e->n_expert, at.up, &o->w2);
+}
+
+/* Whether one kernel does gate and up. */
+static bool is_one_kernel(const struct pf_experts_op *e)
+{
+    return e->gate->type == e->up->type && !e->gate->lora && !e->up->lora;
+}
+
 /* act(gate x, up x) for every pick. */
 static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table, enum to to)
 {
     struct tables at = tables_at(table, e->n_expert);
-    struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
-                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights,
-                            .tables = b->tables, .with = b->with, .n_placed = table ? 0 : e->n_expert };
+    struct cu_experts o;
     const struct cu_choice *choice = table ? &(struct cu_choice){ .op.rows = 0 } : &b->chosen;
     struct cu_x out = output_of(b, e, to);
-    bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
-    PF_TRY(pf_cuda_quantise_x(b, e->x, o.n, e->rows, codes, &o.x));
-    PF_TRY(expert_weight(b, e->gate, e->n_expert, at.gate, &o.w));
-    PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
-    if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
+    PF_TRY(gate_up_op(b, e, table, &o));
+    if (is_one_kernel(e)) {
         if (pf_cu_sixteen_takes(&o))
             return pf_cuda_put(b, pf_cu_sixteen(b->stream, &o, &out, b->fault), "gate and up");
         if (pf_cu_several_takes(&o, b->shared_bytes))
@@ -123,15 +138,22 @@ pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
         .combine = { b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y } });
 }
 
+static pf_status down_op(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table,
+                         const struct cu_x *x, struct cu_experts *o)
+{
+    *o = (struct cu_experts){ .weigh_input = e->weigh_input, .n = e->down->n_in, .n_out = e->down->n_out,
+                              .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = *x,
+                              .tables = b->tables, .with = b->with, .done = b->pick_out };
+    return expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o->w);
+}
+
 /* y = the sums of the picks' down products of x; of a pick whose expert is not in the table, of what pick_out has. */
 static pf_status down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table,
                       const struct cu_x *x)
 {
-    struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->down->n_in, .n_out = e->down->n_out,
-                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = *x,
-                            .tables = b->tables, .with = b->with, .done = b->pick_out };
+    struct cu_experts o;
     struct cu_choice choice = { .op.rows = 0 };
-    PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
+    PF_TRY(down_op(b, e, table, x, &o));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
     if (!table)
         choice = b->chosen;
@@ -145,6 +167,28 @@ pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, co
         return down(b, e, table, &b->a);
     PF_TRY(pf_cuda_down_rows(b, e, table));
     return pf_cuda_combine(b, e);
+}
+
+bool pf_cuda_has_turns(const struct pf_experts_op *e)
+{
+    return e->rows == 1 && is_one_kernel(e) && !e->down->lora;
+}
+
+pf_status pf_cuda_in_turns(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **now,
+                           const uint8_t **late, const struct cu_take *take)
+{
+    struct held_product p = { .kind = HELD_TURNS, .turns = { .take = *take, .acts = output_of(b, e, TO_DOWN) },
+                              .y = e->y, .n = e->down->n_out };
+    struct held_turns *t = &p.turns;
+    PF_TRY(pf_cuda_gate_up(b, e, now));
+    PF_TRY(down_op(b, e, now, &b->a, &t->first));
+    PF_TRY(gate_up_op(b, e, late, &t->gate_up));
+    PF_TRY(down_op(b, e, late, &b->a, &t->down));
+    t->first.turns = (struct cu_turns){ take->told, b->pick_out };
+    t->first.done = NULL;
+    t->gate_up.turns.told = t->down.turns.told = take->told;
+    pf_cuda_wrote(b, e->y, p.n);
+    return pf_cuda_hold(b, &p);
 }
 
 /* Adds a matrix of every expert to a product by tiles. */

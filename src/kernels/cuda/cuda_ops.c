@@ -6,10 +6,22 @@
 #include "kernels/cuda/cu_several_api.h"
 #include "kernels/cuda/cuda_backend.h"
 
+static pf_status start_turns(struct cuda_backend *b, const struct held_turns *t, float *y,
+                             const struct cu_residual *residual)
+{
+    const struct cu_choice none = { .op.rows = 0 };
+    CU_PUT(b, pf_cu_down_of(b->stream, &t->first, &none, y, residual), "down");
+    CU_PUT(b, pf_cu_take(b->stream, &t->take), "taking the CPU's experts");
+    CU_PUT(b, pf_cu_gate_up_of(b->stream, &t->gate_up, &none, &t->acts, b->shared_bytes, b->fault), "gate and up");
+    return pf_cuda_put(b, pf_cu_down_of(b->stream, &t->down, &none, y, residual), "down");
+}
+
 static pf_status start_product(struct cuda_backend *b)
 {
     struct held_product p = b->product;
     b->product.kind = HELD_NOTHING;
+    if (p.kind == HELD_TURNS)
+        return start_turns(b, &p.turns, p.y, &p.residual);
     if (p.kind == HELD_LINEAR && p.linear.rows > 1)
         CU_PUT(b, pf_cu_few_given(b->stream, &p.linear, &p.given, b->shared_bytes), "a product");
     if (p.kind == HELD_LINEAR && p.linear.rows == 1) {
@@ -355,7 +367,8 @@ static bool joins_experts(struct cuda_backend *b, const float *y, const float *g
 {
     struct held_product *p = &b->product;
     struct cu_residual *r = &p->residual;
-    if ((p->kind != HELD_DOWN && p->kind != HELD_COMBINE) || p->y != y || p->n != n || r->plus)
+    bool of_experts = p->kind == HELD_DOWN || p->kind == HELD_TURNS || p->kind == HELD_COMBINE;
+    if (!of_experts || p->y != y || p->n != n || r->plus)
         return false;
     r->plus = x;
     r->gate = gate;

@@ -332,8 +332,8 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
 }
 
 /* `from` makes the offer: b, or the first of several cards. */
-static pf_status take_answer(struct cuda_backend *b, const struct cuda_backend *from, int il,
-                             const struct pf_experts_op *e)
+static struct cu_take take_of(struct cuda_backend *b, const struct cuda_backend *from, int il,
+                              const struct pf_experts_op *e)
 {
     struct cuda_share *s = b->share;
     const struct pf_answer *answer = &from->share->answer;
@@ -341,10 +341,17 @@ static pf_status take_answer(struct cuda_backend *b, const struct cuda_backend *
                          .picks = e->picks, .n_picks = e->rows * e->n_used, .n_ff = e->gate->n_out,
                          .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out, .a = b->a,
                          .held = b->among || s->card ? NULL : held_of(s, il), .late = s->late, .told = s->heard,
-                         .card = s->card, .elsewhere = elsewhere_of(b, il), .theirs = b->among ? s->theirs : NULL,
-                         .fault = b->fault };
+                         .card = s->card, .elsewhere = elsewhere_of(b, il),
+                         .theirs = b->among ? s->theirs : NULL, .fault = b->fault };
     if (!pf_cuda_is_quantised(e->down->type))
         t.a.q = NULL;
+    return t;
+}
+
+static pf_status take_answer(struct cuda_backend *b, const struct cuda_backend *from, int il,
+                             const struct pf_experts_op *e)
+{
+    struct cu_take t = take_of(b, from, il, e);
     return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
 }
 
@@ -379,6 +386,11 @@ static pf_status share_experts(pf_backend *backend, int il, const struct pf_expe
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
     PF_TRY(pf_cuda_settle(b));
+    if (s->graph >= 0 && !b->among && pf_cuda_has_turns(e)) {
+        struct cu_take take = take_of(b, b, il, e);
+        PF_TRY(serve_or_list(b, il, e));
+        return pf_cuda_in_turns(b, e, s->now, s->late, &take);
+    }
     PF_TRY(pf_cuda_gate_up(b, e, s->now));
     PF_TRY(pf_cuda_down_rows(b, e, s->now));
     PF_TRY(serve_or_list(b, il, e));
