@@ -9,8 +9,9 @@
  * When its share is empty it takes single chunks off the end of the fullest other share. Both moves are one
  * compare-and-swap on the share's word. A second job has words of its own, which a thread looks at when those of the
  * first are empty. Only after taking a chunk does a thread read the jobs' fields, and the run cannot end before that
- * chunk is counted in `done`, so the fields cannot change under it. A worker that sleeps through a whole run harms
- * nobody: its shares are stolen.
+ * chunk is counted in `done`, so the fields cannot change under it. Chunks take down to a microsecond, and a word that
+ * all threads write to changes hands about ten times in one: so a thread counts the chunks that it has run of one run
+ * together, when it finds no more. A worker that sleeps through a whole run harms nobody: its shares are stolen.
  *
  * Invariants
  *  1. jobs, ctx, n_chunks are written only by the caller of pf_pool_begin, while every share is empty and
@@ -167,10 +168,10 @@ static void run_range(struct pf_pool *p, const struct pf_job *job, int64_t begin
     own->span.end_ns = pf_now_ns();
 }
 
-/* Takes and runs some chunks of *first or a later job; false when there are none. *first becomes the job that they were
- * of: what has no chunks left gets none in this run, and to look at all shares once more would take their words out of
- * the caches of those who work on them. */
-static bool run_some(struct pf_pool *p, int thread, int *first)
+/* Takes and runs some chunks of *first or a later job; how many, 0: there are none. *first becomes the job that they
+ * were of: what has no chunks left gets none in this run, and to look at all shares once more would take their words
+ * out of the caches of those who work on them. */
+static uint32_t run_some(struct pf_pool *p, int thread, int *first)
 {
     for (; *first < PF_POOL_JOBS; ++*first) {
         uint32_t chunk, n = take_any(p, *first, thread, &chunk);
@@ -181,10 +182,22 @@ static bool run_some(struct pf_pool *p, int thread, int *first)
             int64_t begin = i * job->grain, end = begin + job->grain;
             run_range(p, job, begin, end < job->n ? end : job->n, thread);
         }
-        atomic_fetch_add_explicit(&p->done, n, memory_order_release);
-        return true;
+        return n;
     }
-    return false;
+    return 0;
+}
+
+/* Runs what there is to run until the bell rings again, and counts it. */
+static void run_all(struct pf_pool *p, int thread, uint32_t bell)
+{
+    uint32_t n, n_run = 0;
+    int job = 0;
+    do {
+        n = run_some(p, thread, &job);
+        n_run += n;
+    } while (n > 0 && atomic_load_explicit(&p->bell, memory_order_acquire) == bell);
+    if (n_run > 0)
+        atomic_fetch_add_explicit(&p->done, n_run, memory_order_release);
 }
 
 /* Whether the bell rings again while one is awake. */
@@ -206,11 +219,9 @@ static void *worker_main(void *arg)
     pf_fp_begin();
     for (;;) {
         uint32_t bell = atomic_load(&p->bell);
-        int job = 0;
         if (atomic_load_explicit(&p->closing, memory_order_relaxed))
             return NULL;
-        while (run_some(p, w->index, &job) && atomic_load_explicit(&p->bell, memory_order_acquire) == bell)
-            ;
+        run_all(p, w->index, bell);
         if (stay_awake(p, bell))
             continue;
         flush_span(&p->shares[w->index]);
@@ -274,9 +285,7 @@ bool pf_pool_goes_on(const pf_pool *p, int64_t n, int thread, int64_t i)
 void pf_pool_end(pf_pool *p)
 {
     unsigned turns = 0;
-    int job = 0;
-    while (run_some(p, 0, &job))
-        ;
+    run_all(p, 0, atomic_load_explicit(&p->bell, memory_order_relaxed));
     while (atomic_load_explicit(&p->done, memory_order_acquire) < p->n_chunks)
         pf_pool_relax(&turns);
 }
