@@ -83,8 +83,13 @@ int pf_offload_holder(const struct pf_offload *f, int il, int expert)
 
 void pf_offload_find_held(struct pf_offload *f, int il)
 {
-    for (int x = 0; x < f->base.m->n_expert; x++)
-        f->is_held[x] = pf_offload_holder(f, il, x) >= 0;
+    int n = f->base.m->n_expert;
+    memset(f->is_held, 0, (size_t)n * sizeof *f->is_held);
+    PF_FOR_LANES(f, k) {
+        const bool *held = pf_vcache_held(f->lanes[k].cache, il);
+        for (int x = 0; x < n; x++)
+            f->is_held[x] |= held[x];
+    }
 }
 
 /* Caches give back what the cards need to work together. */
