@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A conversation that outlives its server: its next answer begins in the time that the new message takes, on a plain, a
-windowed and a recurrent model. Time is compared with that of the whole prompt, which another server evaluates.
+windowed and a recurrent model. Time is compared with that of the whole prompt, which another server evaluates. A drive that does not
+answer holds up nobody who needs nothing of it.
 
     check_restart.py SERVE RUN SYNTH SHARED [TOKENS]     TOKENS: of the conversation, about; default 2500"""
 import concurrent.futures
@@ -68,12 +69,39 @@ def check_idle(folder):
         check(len(os.listdir(cache)) >= len(asks), "conversations of an idle server are not saved:", os.listdir(cache))
 
 
+def check_stuck_drive(folder):
+    """A file that cannot be read, as on a drive that does not answer, stops who needs it and nobody else. A FIFO that nobody writes to
+    is such a file."""
+    path, cache = tiny.model(folder), os.path.join(folder, "stuck.cache")
+    args = ["-m", path, "--slots", "2", "--cache-dir", cache]
+    ask = chat("a" * 500, max_tokens=8, temperature=0)
+    with Server(*args) as s:
+        alone = s.post(CHAT, ask)[2]["choices"][0]["message"]
+    with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        file = os.path.join(cache, os.listdir(cache)[0])
+        os.remove(file)
+        os.mkfifo(file)
+        waits = pool.submit(s.post, CHAT, ask)
+        try:
+            while s.metric("requests_running") == 0:
+                time.sleep(0.01)
+            for _ in range(3):
+                check(pool.submit(s.post, CHAT, chat("x", max_tokens=4)).result(30)[0] == 200, "a request beside one that waits for the drive")
+            check(not waits.done(), "nothing waited for the drive")
+        except concurrent.futures.TimeoutError:
+            check(False, "who needs nothing of the drive waits for it")
+        os.close(os.open(file, os.O_WRONLY))
+        check(waits.result()[2]["choices"][0]["message"] == alone, "what was evaluated anew is answered otherwise")
+        check(os.path.isfile(file) or not os.path.exists(file), "a file that could not be read is left")
+
+
 def main():
     n = int(sys.argv[5]) if len(sys.argv) > 5 else 2500
     with tempfile.TemporaryDirectory() as folder:
         for preset in PRESETS:
             check_model(folder, preset, n)
         check_idle(folder)
+        check_stuck_drive(folder)
     finish()
 
 

@@ -62,7 +62,8 @@ void aside_leave(struct aside *a)
         return;
     pthread_mutex_lock(&a->lock);
     a->is_away = true;
-    pthread_cond_broadcast(&a->changed);
+    if (is_past(&a->until))              /* else the owner looks when it is */
+        pthread_cond_broadcast(&a->changed);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -115,13 +116,13 @@ bool aside_go_on(struct aside *a, double seconds, bool alone)
     end.tv_nsec = (long)(ns % 1000000000);
     pthread_mutex_lock(&a->lock);
     a->until = end;
-    a->granted = a->fn != NULL;
+    a->granted = a->fn && (alone || !a->is_away);
     pthread_cond_broadcast(&a->changed);
-    while (a->granted && !(a->is_away && (!alone || is_past(&end)))) {
-        if (a->is_away)
-            pthread_cond_timedwait(&a->changed, &a->lock, &end);
-        else
+    while (a->granted && !(a->is_away && is_past(&end))) {
+        if (is_past(&end))
             pthread_cond_wait(&a->changed, &a->lock);
+        else
+            pthread_cond_timedwait(&a->changed, &a->lock, &end);
     }
     a->granted = false;
     bool done = !a->fn;

@@ -4,8 +4,8 @@
  *     the thread            work ...... pause      work ......
  *
  * So the owner has its own work between two slices, and what both use needs no lock: they never run at the same time.
- * Between leave and return, where the work waits for something else, both may run, and the work touches nothing that is
- * the owner's. One piece of work at a time. */
+ * Between leave and return, where the work waits for something else, as a drive is, both may run, and the work touches
+ * nothing that is the owner's. One piece of work at a time. */
 #ifndef PF_SERVE_ASIDE_H
 #define PF_SERVE_ASIDE_H
 
@@ -18,8 +18,8 @@ void aside_close(struct aside *a);           /* nothing is under way */
 
 /* By the owner: what the next slices are to do; nothing is under way. */
 void aside_begin(struct aside *a, void (*fn)(void *ctx), void *ctx);
-/* By the owner: a slice of some length. Without `alone`, the owner has other work, and a thread that has left is not
- * waited for. Whether the work is done. */
+/* By the owner: a slice of some length, at whose end a thread that has left is not waited for. Without `alone`, the
+ * owner has other work, and a thread that is still away from an earlier slice gets none. Whether the work is done. */
 bool aside_go_on(struct aside *a, double seconds, bool alone);
 
 /* By the work, and without effect by others; a NULL: none. Waits for the next slice if this one is over. */

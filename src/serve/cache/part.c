@@ -2,12 +2,17 @@
 #define _GNU_SOURCE
 #include "serve/cache/part.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+enum { PIECE_BYTES = 256 << 10 };        /* of a file, that are read at once */
 
 static const char magic[8] = "pfserve3", ending[] = ".pfsession";
 
@@ -115,43 +120,80 @@ pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uin
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
+/* What is read lies in memory, a file's a piece at a time: only while a piece is fetched is a drive waited for, and
+ * that away from whatever is the owner's. */
 struct source {
-    FILE       *f;                   /* or */
     const char *p;
-    size_t      left;
+    size_t      left;                /* at p */
+    int         fd;                  /* -1: there is no more than that */
+    off_t       at;                  /* of the next piece */
+    char       *piece;               /* [PIECE_BYTES] */
     struct aside *a;
 };
+
+static bool fetch(struct source *in)
+{
+    ssize_t n = -1;
+    if (in->fd < 0)
+        return false;
+    aside_leave(in->a);
+    do
+        n = pread(in->fd, in->piece, PIECE_BYTES, in->at);
+    while (n < 0 && errno == EINTR);
+    aside_return(in->a);
+    in->p = in->piece;
+    in->left = n > 0 ? (size_t)n : 0;
+    in->at += n > 0 ? n : 0;
+    return n > 0;
+}
 
 static bool read_some(void *ctx, void *to, size_t n)
 {
     struct source *in = ctx;
     aside_pause(in->a);
-    if (in->f)
-        return fread(to, 1, n, in->f) == n;
-    if (n > in->left)
-        return false;
-    memcpy(to, in->p, n);
-    in->p += n;
-    in->left -= n;
+    for (char *p = to; n > 0;) {
+        if (in->left == 0 && !fetch(in))
+            return false;
+        size_t some = n < in->left ? n : in->left;
+        memcpy(p, in->p, some);
+        in->p += some;
+        in->left -= some;
+        p += some;
+        n -= some;
+    }
     return true;
+}
+
+static bool load_from(struct source *in, const struct part *p, pf_session *session)
+{
+    return (p->parent ? pf_session_load_more : pf_session_load)(session, read_some, in) == PF_OK &&
+           (size_t)pf_session_pos(session) == p->n &&
+           memcmp(pf_session_tokens(session) + p->from, p->tok, (p->n - p->from) * sizeof *p->tok) == 0;
+}
+
+static bool load_file(struct source *in, const struct part *p, pf_session *session)
+{
+    aside_leave(in->a);
+    in->fd = open(p->path, O_RDONLY | O_CLOEXEC);
+    aside_return(in->a);
+    if (in->fd < 0)
+        return false;
+    in->at = (off_t)in_front(p);
+    in->piece = xrealloc(NULL, PIECE_BYTES, 1);
+    bool ok = load_from(in, p, session);
+    free(in->piece);
+    close(in->fd);
+    return ok;
 }
 
 bool part_load(const struct part *p, pf_session *session, struct aside *a)
 {
-    struct source in = { .a = a };
-    if (p->data.n) {
-        in.p = p->data.p + in_front(p);
-        in.left = p->data.n - in_front(p);
-    } else if (!(in.f = fopen(p->path, "re"))) {
-        return false;
-    }
-    bool ok = (in.p || fseeko(in.f, (off_t)in_front(p), SEEK_SET) == 0) &&
-              (p->parent ? pf_session_load_more : pf_session_load)(session, read_some, &in) == PF_OK &&
-              (size_t)pf_session_pos(session) == p->n &&
-              memcmp(pf_session_tokens(session) + p->from, p->tok, (p->n - p->from) * sizeof *p->tok) == 0;
-    if (in.f)
-        fclose(in.f);
-    return ok;
+    struct source in = { .fd = -1, .a = a };
+    if (!p->data.n)
+        return load_file(&in, p, session);
+    in.p = p->data.p + in_front(p);
+    in.left = p->data.n - in_front(p);
+    return load_from(&in, p, session);
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */

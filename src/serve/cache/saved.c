@@ -30,18 +30,24 @@ static void wait_for(struct saved *s, const char *path)
     aside_return(s->aside);
 }
 
+static void remove_file(struct saved *s, const char *path)
+{
+    aside_leave(s->aside);
+    behind_wait(s->behind, path);
+    unlink(path);
+    aside_return(s->aside);
+}
+
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
 /* Forgets a part that none continues. Its file is removed now, or later with those that `gone` names. */
 static void forget(struct saved *s, int i, struct buf *gone)
 {
     struct part *p = s->parts[i];
-    if (p->path && gone) {
+    if (p->path && gone)
         buf_add(gone, p->path, strlen(p->path) + 1);
-    } else if (p->path) {
-        wait_for(s, p->path);
-        unlink(p->path);
-    }
+    else if (p->path)
+        remove_file(s, p->path);
     if (p->parent)
         p->parent->n_children--;
     s->total -= p->bytes;
