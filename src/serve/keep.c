@@ -20,17 +20,21 @@ struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_
     return k;
 }
 
-void keep_sequence(struct keeper *k, struct slot *s)
+bool keep_sequence(struct keeper *k, struct slot *s)
 {
     int64_t n = pf_session_pos(s->session);
-    if (s->unsaved && n > k->most_tok) {
+    enum put put = PUT_DONE;
+    if (s->unsaved && n > k->most_tok)
         complain("a conversation of %lld tokens was not saved: none of more than %lld is (--cache-mb)", (long long)n,
                  (long long)k->most_tok);
-    } else if (s->unsaved && n >= WORTH_TOKENS && !saved_put(k->saved, s->session)) {
+    else if (s->unsaved && n >= WORTH_TOKENS)
+        put = saved_put(k->saved, s->session);
+    if (put == PUT_FAILED) {
         complain("a conversation of %lld tokens was not saved: %s", (long long)n, pf_last_error());
         k->most_tok = n - 1;
     }
-    s->unsaved = false;
+    s->unsaved = s->unsaved && put == PUT_GIVEN_UP;
+    return put != PUT_GIVEN_UP;
 }
 
 /* A recurrent state cannot be cut short, and a saved sequence has no checkpoints: what is to be of use to a later
@@ -40,23 +44,21 @@ static int64_t beginning_of(const struct slot *s)
     return s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
 }
 
-void keep_beginning(struct keeper *k, struct slot *s)
+bool keep_beginning(struct keeper *k, struct slot *s)
 {
     int64_t end = beginning_of(s);
     if (k->cuts || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
         pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
-        return;
+        return true;
     s->unsaved = true;
-    keep_sequence(k, s);
+    return keep_sequence(k, s);
 }
 
-void keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves)
+bool keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves)
 {
     if (!k->saved || (size_t)pf_session_pos(s->session) < common + WORTH_TOKENS)
-        return;
-    keep_sequence(k, s);
-    if (leaves || common < WORTH_TOKENS)
-        keep_beginning(k, s);
+        return true;
+    return keep_sequence(k, s) && ((!leaves && common >= WORTH_TOKENS) || keep_beginning(k, s));
 }
 
 /* What is saved of the prompt, if that is worth more than the `common` tokens of the slot's sequence; else NULL. */
@@ -81,10 +83,9 @@ void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q)
     size_t common = slot_common(s, q->tok, q->n_tok);
     if (!k->saved)
         return;
-    keep_lost(k, s, common, find_better(k, s, q, common) != NULL);
-    struct part *part = find_better(k, s, q, common);
-    if (!part)
+    if (!keep_lost(k, s, common, find_better(k, s, q, common) != NULL))
         return;
-    saved_load(k->saved, part, s->session);
-    s->unsaved = false;
+    struct part *part = find_better(k, s, q, common);
+    if (part && saved_load(k->saved, part, s->session))
+        s->unsaved = false;
 }

@@ -68,8 +68,8 @@ static void copy_aside(void *ctx)
     struct sched *sched = ctx;
     struct slot *s = sched->moved.slot;
     struct prompt q = slot_goal(s);
-    keep_lost(&sched->keeper, s, slot_common(s, q.tok, q.n_tok), true);
-    slot_copy(s, sched->moved.from, sched->aside);
+    if (keep_lost(&sched->keeper, s, slot_common(s, q.tok, q.n_tok), true))
+        slot_copy(s, sched->moved.from, sched->aside);
 }
 
 static struct place *place_of(const struct sched *sched, const struct slot *s)
@@ -349,7 +349,7 @@ static void share_slots(struct sched *sched)
     }
 }
 
-/* ---- Steps and moves --------------------------------------------------------------------------------------------- */
+/* ---- What takes part in steps ------------------------------------------------------------------------------------ */
 
 /* Whether a slot stays where it is for other choices, which are to take over what it has. */
 static bool is_awaited(const struct sched *sched, const struct slot *s)
@@ -371,6 +371,39 @@ bool sched_is_ready(const struct sched *sched, int i)
     return s->job && !sched->places[i].moves && !(sched->moved.slot && is_awaited(sched, s));
 }
 
+/* ---- Clients ----------------------------------------------------------------------------------------------------- */
+
+/* Whether the move that is under way has to do with the slot's job. */
+static bool is_moved(const struct sched *sched, const struct slot *s)
+{
+    return sched->moved.slot && !sched->moved.stays && (sched->moved.slot == s || sched->moved.from == s);
+}
+
+/* What is moved for a client that has gone is given up; its job is let go of when that has ended. */
+static void drop_gone_running(struct sched *sched)
+{
+    for (int i = 0; i < sched->n_slots; i++) {
+        struct slot *s = &sched->slots[i];
+        struct job *j = s->job;
+        if (!j || !sched_is_gone(j))
+            continue;
+        if (is_moved(sched, s)) {
+            aside_give_up(sched->aside);
+            continue;
+        }
+        sched->places[i].moves = sched->moved.slot == s;
+        slot_take_times(s);
+        if (!j->over) {
+            atomic_fetch_add(&metrics.cancelled, 1);
+            exchange_end(j->x);
+        }
+        j->over = true;
+        slot_leave(s);
+    }
+}
+
+/* ---- Moves ------------------------------------------------------------------------------------------------------- */
+
 /* A slice of what is to be moved, short enough not to be felt between two steps of the others, and long enough not to
  * take for ever where those are longer than the bound on pauses. */
 static void move_sequences(struct sched *sched)
@@ -384,30 +417,8 @@ static void move_sequences(struct sched *sched)
         if (!aside_go_on(sched->aside, left, alone))
             return;
         end_move(sched);
+        drop_gone_running(sched);        /* what was given up is not gone on with */
         left = end - now_s();
-    }
-}
-
-/* ---- Clients ----------------------------------------------------------------------------------------------------- */
-
-static void drop_gone_running(struct sched *sched)
-{
-    for (int i = 0; i < sched->n_slots; i++) {
-        struct slot *s = &sched->slots[i];
-        bool is_moved = sched->moved.slot == s || (sched->moved.slot && sched->moved.from == s);
-        if (!s->job || is_moved)         /* that is soon over */
-            continue;
-        struct job *j = s->job;
-        if (!sched_is_gone(j))
-            continue;
-        sched->places[i].moves = false;
-        slot_take_times(s);
-        if (!j->over) {
-            atomic_fetch_add(&metrics.cancelled, 1);
-            exchange_end(j->x);
-        }
-        j->over = true;
-        slot_leave(s);
     }
 }
 

@@ -15,7 +15,8 @@
  * nobody waits for, and those of one prompt take over what the first one evaluated. What slots lose is saved, and what
  * was saved is loaded, aside (cache/aside.h), in slices between two rounds; the slot has no part in rounds meanwhile.
  * No bit of an answer depends on what else is under way. A client's going is seen between two rounds, of one that waits
- * (twenty times a second at most) as of one that has a slot; of one whose sequence is moved just then, afterwards. */
+ * (twenty times a second at most) as of one that has a slot. A move for it is given up then: the slot has the sequence
+ * that it had, or a kept one's beginning, or none. */
 #ifndef PF_SERVE_SCHEDULER_H
 #define PF_SERVE_SCHEDULER_H
 

@@ -271,8 +271,7 @@ struct copy {
 static bool copy_out(void *ctx, const void *data, size_t n)
 {
     struct copy *c = ctx;
-    aside_pause(c->a);
-    if (c->data.n + n > MOST_COPIED_BYTES)
+    if (!aside_pause(c->a) || c->data.n + n > MOST_COPIED_BYTES)
         return false;
     buf_add(&c->data, data, n);
     return true;
@@ -281,8 +280,7 @@ static bool copy_out(void *ctx, const void *data, size_t n)
 static bool copy_in(void *ctx, void *data, size_t n)
 {
     struct copy *c = ctx;
-    aside_pause(c->a);
-    if (n > c->data.n - c->n_read)
+    if (!aside_pause(c->a) || n > c->data.n - c->n_read)
         return false;
     memcpy(data, c->data.p + c->n_read, n);
     c->n_read += n;
@@ -292,9 +290,8 @@ static bool copy_in(void *ctx, void *data, size_t n)
 void slot_copy(struct slot *s, const struct slot *from, struct aside *a)
 {
     struct copy c = { .a = a };
-    if (pf_session_save(from->session, copy_out, &c) < 0 || pf_session_load(s->session, copy_in, &c) < 0)
-        pf_session_rewind(s->session, 0);
-    s->unsaved = false;
+    if (pf_session_save(from->session, copy_out, &c) == PF_OK && pf_session_load(s->session, copy_in, &c) == PF_OK)
+        s->unsaved = false;
     buf_free(&c.data);
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A conversation that outlives its server: its next answer begins in the time that the new message takes, on a plain, a
 windowed and a recurrent model. Time is compared with that of the whole prompt, which another server evaluates. A drive that does not
-answer holds up nobody who needs nothing of it.
+answer holds up nobody who needs nothing of it, and who goes away meanwhile leaves no harm.
 
     check_restart.py SERVE RUN SYNTH SHARED [TOKENS]     TOKENS: of the conversation, about; default 2500"""
 import concurrent.futures
@@ -95,6 +95,33 @@ def check_stuck_drive(folder):
         check(os.path.isfile(file) or not os.path.exists(file), "a file that could not be read is left")
 
 
+def check_leaving_drive(folder):
+    """A client that goes away while its conversation is read: the next one gets the slot, and the conversation stays."""
+    path, cache, fifo = tiny.model(folder), os.path.join(folder, "left.cache"), os.path.join(folder, "fifo")
+    args = ["-m", path, "--slots", "1", "--cache-dir", cache]
+    ask = chat("a" * 500, max_tokens=8, temperature=0)
+    with Server(*args) as s:
+        alone = s.post(CHAT, ask)[2]["choices"][0]["message"]
+    with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        file = os.path.join(cache, os.listdir(cache)[0])
+        os.rename(file, file + ".away")
+        os.mkfifo(fifo)
+        os.link(fifo, file)
+        leaves = s.connect()
+        leaves.request("POST", CHAT, json.dumps(ask))
+        while s.metric("requests_running") == 0:
+            time.sleep(0.01)
+        waits = pool.submit(s.post, CHAT, chat("x", max_tokens=4))
+        leaves.close()
+        time.sleep(0.5)                  # the scheduler looks forty times a second
+        os.rename(file + ".away", file)
+        os.close(os.open(fifo, os.O_WRONLY))
+        check(waits.result()[0] == 200 and s.metric("requests_cancelled_total") == 1, "who waits for a slot that was left")
+        check(os.path.exists(file), "what was not read is no longer kept")
+        again = s.post(CHAT, ask)[2]
+        check(again["usage"]["prompt_tokens_details"]["cached_tokens"] > 400 and again["choices"][0]["message"] == alone, "what was to be read:", again)
+
+
 def main():
     n = int(sys.argv[5]) if len(sys.argv) > 5 else 2500
     with tempfile.TemporaryDirectory() as folder:
@@ -102,6 +129,7 @@ def main():
             check_model(folder, preset, n)
         check_idle(folder)
         check_stuck_drive(folder)
+        check_leaving_drive(folder)
     finish()
 
 

@@ -138,7 +138,7 @@ static void test_turns(const char *in)
     for (int n = 300; n <= 480; n += 20) {
         list(&before);
         go_on(s, n, n, 0);
-        CHECK(saved_put(saved, s) && saved_put(saved, s), "%s", pf_last_error());
+        CHECK(saved_put(saved, s) == PUT_DONE && saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
         if (in)
             saved = reopen(saved, in, PLENTY);
         list(&after);
@@ -158,12 +158,12 @@ static void test_branches(const char *in)
     pf_session *s = open_one();
     struct listing one, both;
     go_on(s, 300, 300, 0);
-    CHECK(saved_put(saved, s));
+    CHECK(saved_put(saved, s) == PUT_DONE);
     saved = in ? reopen(saved, in, PLENTY) : saved;
     list(&one);
     for (int text = 0; text < 2; text++) {
         go_on(s, 350, 300, text);
-        CHECK(saved_put(saved, s), "%s", pf_last_error());
+        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
     }
     saved = in ? reopen(saved, in, PLENTY) : saved;
     list(&both);
@@ -184,12 +184,12 @@ static void test_room_for_one(void)
     struct listing l;
     go_on(s, 300, 300, 0);
     go_on(begins, 250, 250, 0);
-    CHECK(saved_put(saved, s));
+    CHECK(saved_put(saved, s) == PUT_DONE);
     saved = reopen(saved, folder, PLENTY);
     list(&l);
     remove_all();
     saved = reopen(saved, folder, bytes_of(&l));
-    CHECK(saved_put(saved, begins) && saved_put(saved, s), "%s", pf_last_error());
+    CHECK(saved_put(saved, begins) == PUT_DONE && saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
     CHECK(take_up(saved, 301, 300, 0) == 300);
     pf_session_close(&s);
     pf_session_close(&begins);
@@ -206,21 +206,21 @@ static void test_budget(void)
     pf_session *s = open_one();
     struct listing l;
     go_on(s, 200, 200, 0);
-    CHECK(saved_put(saved, s));
+    CHECK(saved_put(saved, s) == PUT_DONE);
     saved = reopen(saved, folder, PLENTY);
     list(&l);
     uint64_t most = bytes_of(&l) * 2;
     saved = reopen(saved, folder, most);
     for (int text = 1; text < 8; text++) {
         go_on(s, 250, 200, text);
-        CHECK(saved_put(saved, s), "%s", pf_last_error());
+        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
     }
     CHECK(take_up(saved, 251, 200, 7) == 250 && take_up(saved, 251, 200, 9) == 200);
     saved = reopen(saved, folder, most);
     list(&l);
     CHECK(l.n >= 2 && bytes_of(&l) <= most, "%d files of %llu bytes", l.n, (unsigned long long)bytes_of(&l));
     saved = reopen(saved, folder, most / 4);
-    CHECK(!saved_put(saved, s), "more than may be kept");
+    CHECK(saved_put(saved, s) == PUT_FAILED, "more than may be kept");
     list(&l);
     CHECK(bytes_of(&l) <= most / 4, "%llu bytes", (unsigned long long)bytes_of(&l));
     pf_session_close(&s);
@@ -261,15 +261,15 @@ static void test_damage(void)
             pf_session *s = open_one();
             struct listing l;
             go_on(s, 250, 250, 0);
-            CHECK(saved_put(saved, s));
+            CHECK(saved_put(saved, s) == PUT_DONE);
             go_on(s, 300, 300, 0);
-            CHECK(saved_put(saved, s));
+            CHECK(saved_put(saved, s) == PUT_DONE);
             saved_close(saved);
             change(first, how);
             saved = reopen(NULL, folder, PLENTY);
             size_t is = take_up(saved, 301, 300, 0);
             CHECK(is == (first ? 0u : 250u), "damage %d of part %d leaves %zu tokens", how, 2 - first, is);
-            CHECK(saved_put(saved, s));
+            CHECK(saved_put(saved, s) == PUT_DONE);
             CHECK(take_up(saved, 301, 300, 0) == 300, "it is saved again");
             saved_close(saved);
             list(&l);
@@ -285,19 +285,19 @@ static void test_no_folder(void)
     struct saved *saved = reopen(NULL, folder, PLENTY);
     pf_session *s = open_one();
     go_on(s, 300, 300, 0);
-    CHECK(saved_put(saved, s));
+    CHECK(saved_put(saved, s) == PUT_DONE);
     go_on(s, 350, 350, 0);
     while (saved_is_busy(saved))
         usleep(1000);
     struct buf away = { 0 };
     buf_printf(&away, "%s.away", folder);
     CHECK(rename(folder, away.p) == 0);
-    CHECK(saved_put(saved, s));
+    CHECK(saved_put(saved, s) == PUT_DONE);
     while (saved_is_busy(saved))
         usleep(1000);
     CHECK(rename(away.p, folder) == 0);
     CHECK(take_up(saved, 351, 351, 0) == 300, "what was there before");
-    CHECK(saved_put(saved, s) && take_up(saved, 351, 351, 0) == 350);
+    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
     buf_free(&away);
     pf_session_close(&s);
     saved_close(saved);
@@ -308,13 +308,15 @@ struct moved {
     struct saved *saved;
     pf_session   *session;
     struct part  *part;              /* NULL: it is saved */
-    bool          ok;
+    bool          ok, is_given_up;
 };
 
 static void move_aside(void *ctx)
 {
     struct moved *w = ctx;
-    w->ok = w->part ? saved_load(w->saved, w->part, w->session) : saved_put(w->saved, w->session);
+    enum put put = w->part ? PUT_DONE : saved_put(w->saved, w->session);
+    w->ok = w->part ? saved_load(w->saved, w->part, w->session) : put == PUT_DONE;
+    w->is_given_up = put == PUT_GIVEN_UP;
 }
 
 /* In slices as short as can be, between which other parts are looked for. */
@@ -340,16 +342,67 @@ static void test_slices(const char *in)
     saved_set_aside(saved, a);
     for (int n = 300; n <= 340; n += 20) {
         go_on(s, n, n, 0);
-        move_in_slices(a, &(struct moved){ saved, s, NULL, false });
+        move_in_slices(a, &(struct moved){ saved, s, NULL, false, false });
     }
     memcpy(tok, pf_session_tokens(s), 340 * sizeof *tok);
     tok[340] = next;
     struct part *p = saved_find(saved, tok, 341, N_CTX, !cuts, &common);
     CHECK(p && common == 340, "%zu tokens", common);
-    move_in_slices(a, &(struct moved){ saved, other, p, false });
+    move_in_slices(a, &(struct moved){ saved, other, p, false, false });
     CHECK(pf_session_pos(other) == 340 && pf_session_eval(s, &next, 1, 0) == PF_OK &&
           pf_session_eval(other, &next, 1, 0) == PF_OK &&
           memcmp(pf_session_logits(s), pf_session_logits(other), n_vocab * sizeof(float)) == 0, "what is loaded");
+    pf_session_close(&s);
+    pf_session_close(&other);
+    saved_close(saved);
+    aside_close(a);
+    remove_all();
+}
+
+/* The work is given up after n slices of no time; false: it was done before. */
+static bool give_up(struct aside *a, struct moved *w, int n)
+{
+    aside_begin(a, move_aside, w);
+    for (int i = 0; i < n; i++)
+        if (aside_go_on(a, 0, true))
+            return false;
+    aside_give_up(a);
+    for (int i = 0; !aside_go_on(a, 0.001, true); i++)
+        CHECK(i < 1000, "work that is given up goes on");
+    return true;
+}
+
+/* Wherever saving and loading is given up, what was kept is kept, and the session has a sequence that it can have. */
+static void test_giving_up(const char *in)
+{
+    struct saved *saved = reopen(NULL, in, PLENTY);
+    struct aside *a = aside_open();
+    pf_session *s = open_one(), *other = open_one();
+    int32_t tok[N_CTX];
+    size_t common, n_empty = 0;
+    go_on(s, 300, 300, 0);
+    CHECK(saved_put(saved, s) == PUT_DONE);
+    go_on(s, 420, 420, 0);
+    memcpy(tok, pf_session_tokens(s), 420 * sizeof *tok);
+    saved_set_aside(saved, a);
+    struct moved put = { saved, s, NULL, false, false };
+    int i = 0;
+    for (; give_up(a, &put, i); i += 1 + i / 4)
+        CHECK(!put.ok && put.is_given_up && pf_session_pos(s) == 420 &&
+              saved_find(saved, tok, 420, N_CTX, true, &common) && common == 300, "slice %d, %zu tokens", i, common);
+    CHECK(put.ok && i > 1, "%d slices", i);
+    CHECK(take_up(saved, 421, 421, 0) == 420);
+    struct part *p = saved_find(saved, tok, 420, N_CTX, false, &common);
+    for (i = 0; i == 0 || !put.ok; i += 1 + i / 4) {
+        size_t before = (size_t)pf_session_pos(other), n;
+        put = (struct moved){ saved, other, p, false, false };
+        give_up(a, &put, i);
+        n = (size_t)pf_session_pos(other);
+        CHECK(n == before || n == 0 || n == 300 || n == 420, "slice %d leaves %zu tokens", i, n);
+        CHECK(memcmp(pf_session_tokens(other), tok, n * sizeof *tok) == 0, "slice %d", i);
+        n_empty += n == 0;
+    }
+    CHECK(n_empty > 1 && take_up(saved, 421, 421, 0) == 420, "what was not loaded is kept");
     pf_session_close(&s);
     pf_session_close(&other);
     saved_close(saved);
@@ -386,6 +439,8 @@ int main(int argc, char **argv)
     test_no_folder();
     test_slices(folder);
     test_slices(NULL);
+    test_giving_up(folder);
+    test_giving_up(NULL);
     pf_model_close(&m);
     return check_status();
 }

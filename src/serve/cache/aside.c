@@ -20,6 +20,7 @@ struct aside {
     void           *ctx;
     bool            granted;         /* the slice is the thread's */
     bool            is_away;         /* the thread has left */
+    bool            is_given_up;     /* what is under way; the owner's to change, as `until` is */
     bool            ending;
     struct timespec until;           /* the slice's end; the owner's to change while the thread does not work */
 };
@@ -45,15 +46,18 @@ static void wait_for_slice(struct aside *a)
         pthread_cond_wait(&a->changed, &a->lock);
 }
 
-void aside_pause(struct aside *a)
+bool aside_pause(struct aside *a)
 {
-    if (!works_here(a) || !is_past(&a->until))
-        return;
+    if (!works_here(a))
+        return true;
+    if (a->is_given_up || !is_past(&a->until))
+        return !a->is_given_up;
     pthread_mutex_lock(&a->lock);
     a->granted = false;
     pthread_cond_broadcast(&a->changed);
     wait_for_slice(a);
     pthread_mutex_unlock(&a->lock);
+    return !a->is_given_up;
 }
 
 void aside_leave(struct aside *a)
@@ -67,14 +71,25 @@ void aside_leave(struct aside *a)
     pthread_mutex_unlock(&a->lock);
 }
 
-void aside_return(struct aside *a)
+bool aside_return(struct aside *a)
 {
     if (!works_here(a))
-        return;
+        return true;
     pthread_mutex_lock(&a->lock);
     a->is_away = false;
     wait_for_slice(a);
     pthread_mutex_unlock(&a->lock);
+    return !a->is_given_up;
+}
+
+bool aside_goes_on(struct aside *a)
+{
+    if (!works_here(a))
+        return true;
+    pthread_mutex_lock(&a->lock);
+    bool goes_on = !a->is_given_up;
+    pthread_mutex_unlock(&a->lock);
+    return goes_on;
 }
 
 static void *run(void *ctx)
@@ -104,6 +119,14 @@ void aside_begin(struct aside *a, void (*fn)(void *ctx), void *ctx)
     pthread_mutex_lock(&a->lock);
     a->fn = fn;
     a->ctx = ctx;
+    a->is_given_up = false;
+    pthread_mutex_unlock(&a->lock);
+}
+
+void aside_give_up(struct aside *a)
+{
+    pthread_mutex_lock(&a->lock);
+    a->is_given_up = true;
     pthread_mutex_unlock(&a->lock);
 }
 

@@ -21,11 +21,16 @@ void aside_begin(struct aside *a, void (*fn)(void *ctx), void *ctx);
 /* By the owner: a slice of some length, at whose end a thread that has left is not waited for. Without `alone`, the
  * owner has other work, and a thread that is still away from an earlier slice gets none. Whether the work is done. */
 bool aside_go_on(struct aside *a, double seconds, bool alone);
+/* By the owner: what is under way is to end, within the next slice where it is not away, and to leave behind what was
+ * true before, or something else that is whole. */
+void aside_give_up(struct aside *a);
 
-/* By the work, and without effect by others; a NULL: none. Waits for the next slice if this one is over. */
-void aside_pause(struct aside *a);
-/* Between these two the owner may work. */
+/* By the work, and without effect, and true, by others; a NULL: none. Waits for the next slice if this one is over.
+ * False: it is given up. */
+bool aside_pause(struct aside *a);
+/* Between these two the owner may work, and the work may ask whether it is to go on. */
 void aside_leave(struct aside *a);
-void aside_return(struct aside *a);
+bool aside_goes_on(struct aside *a);
+bool aside_return(struct aside *a);
 
 #endif

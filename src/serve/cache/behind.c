@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { MOMENT_NS = 20000000 };
 
 struct behind {
     pthread_t       thread;
@@ -88,19 +91,29 @@ bool behind_is_busy(struct behind *w)
     return busy;
 }
 
-void behind_wait(struct behind *w, const char *path)
+static bool is_written(const struct behind *w, const char *path)
 {
+    return w->job.path && (!path || strcmp(w->job.path, path) == 0);
+}
+
+bool behind_wait(struct behind *w, const char *path)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_nsec += MOMENT_NS;
+    end.tv_sec += end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
     pthread_mutex_lock(&w->lock);
-    while (w->job.path && strcmp(w->job.path, path) == 0)
-        pthread_cond_wait(&w->changed, &w->lock);
+    for (int error = 0; is_written(w, path) && !error;)
+        error = pthread_cond_timedwait(&w->changed, &w->lock, &end);
+    bool is = is_written(w, path);
     pthread_mutex_unlock(&w->lock);
+    return !is;
 }
 
 void behind_write(struct behind *w, const char *path, struct buf *data, struct buf *gone)
 {
     pthread_mutex_lock(&w->lock);
-    while (w->job.path)
-        pthread_cond_wait(&w->changed, &w->lock);
     w->job.path = xstrdup(path);
     w->job.data = *data;
     w->job.gone = *gone;
@@ -114,7 +127,11 @@ struct behind *behind_open(void)
     struct behind *w = xrealloc(NULL, 1, sizeof *w);
     *w = (struct behind){ .ending = false };
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->changed, NULL);
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->changed, &clock);
+    pthread_condattr_destroy(&clock);
     int error = pthread_create(&w->thread, NULL, run, w);
     if (error)
         die(EXIT_FAILED, "cannot start a thread: %s", strerror(error));

@@ -13,11 +13,11 @@ struct behind *behind_open(void);
 void behind_close(struct behind *w);
 
 /* Has data written to path and then, if that went well, removes the files whose names `gone` holds, each with a 0 byte
- * behind it. Takes over data and gone, which are empty afterwards. Waits for the file before: there is never more than
+ * behind it. Takes over data and gone, which are empty afterwards. The file before is written: there is never more than
  * one in memory. */
 void behind_write(struct behind *w, const char *path, struct buf *data, struct buf *gone);
-/* Waits while the file is being written. */
-void behind_wait(struct behind *w, const char *path);
+/* Waits a moment while the file, or with NULL any, is being written; false: it still is. */
+bool behind_wait(struct behind *w, const char *path);
 /* Whether a file is being written: another one would have to wait. */
 bool behind_is_busy(struct behind *w);
 

@@ -84,8 +84,7 @@ struct sink {
 static bool write_some(void *ctx, const void *p, size_t n)
 {
     struct sink *out = ctx;
-    aside_pause(out->a);
-    if (out->to->n > out->most || n > out->most - out->to->n)
+    if (!aside_pause(out->a) || out->to->n > out->most || n > out->most - out->to->n)
         return false;
     buf_add(out->to, p, n);
     return true;
@@ -140,7 +139,8 @@ static bool fetch(struct source *in)
     do
         n = pread(in->fd, in->piece, PIECE_BYTES, in->at);
     while (n < 0 && errno == EINTR);
-    aside_return(in->a);
+    if (!aside_return(in->a))
+        return false;
     in->p = in->piece;
     in->left = n > 0 ? (size_t)n : 0;
     in->at += n > 0 ? n : 0;
@@ -150,7 +150,8 @@ static bool fetch(struct source *in)
 static bool read_some(void *ctx, void *to, size_t n)
 {
     struct source *in = ctx;
-    aside_pause(in->a);
+    if (!aside_pause(in->a))
+        return false;
     for (char *p = to; n > 0;) {
         if (in->left == 0 && !fetch(in))
             return false;

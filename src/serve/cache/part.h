@@ -32,7 +32,8 @@ size_t part_common(const struct part *p, const int32_t *tok, size_t n);
 
 /* Fills data from the session, `most` bytes at most, and with it `saved` and `bytes`. */
 pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most, struct aside *a);
-/* Adds the part to a session that holds what it continues; without a parent, to an empty one. */
+/* Adds the part to a session that holds what it continues; without a parent, to an empty one. What fails or is given up
+ * leaves the session empty, if anything of the part was read. */
 bool part_load(const struct part *p, pf_session *session, struct aside *a);
 
 /* The path of its file. */

@@ -23,17 +23,20 @@ struct saved {
     struct aside  *aside;
 };
 
-static void wait_for(struct saved *s, const char *path)
+/* Until the file, or with NULL any, is written. False: given up. */
+static bool wait_for(struct saved *s, const char *path)
 {
     aside_leave(s->aside);
-    behind_wait(s->behind, path);
-    aside_return(s->aside);
+    while (!behind_wait(s->behind, path) && aside_goes_on(s->aside))
+        ;
+    return aside_return(s->aside);
 }
 
 static void remove_file(struct saved *s, const char *path)
 {
     aside_leave(s->aside);
-    behind_wait(s->behind, path);
+    while (!behind_wait(s->behind, path))
+        ;
     unlink(path);
     aside_return(s->aside);
 }
@@ -132,7 +135,7 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
     return best;
 }
 
-/* NULL, or the part that could not be loaded. */
+/* NULL, or the part that could not be loaded, or at which it was given up. */
 static struct part *load_chain(struct saved *s, struct part *last, pf_session *session)
 {
     for (struct part *p = NULL; p != last;) {
@@ -140,9 +143,7 @@ static struct part *load_chain(struct saved *s, struct part *last, pf_session *s
         while (next->parent != p)
             next = next->parent;
         p = next;
-        if (p->path)
-            wait_for(s, p->path);
-        if (!part_load(p, session, s->aside))
+        if ((p->path && !wait_for(s, p->path)) || !part_load(p, session, s->aside))
             return p;
     }
     return NULL;
@@ -152,6 +153,8 @@ bool saved_load(struct saved *s, struct part *p, pf_session *session)
 {
     use(s, p);
     for (struct part *bad; p && (bad = load_chain(s, p, session));) {
+        if (!aside_goes_on(s->aside))
+            return false;
         p = bad->parent;
         pf_session_rewind(session, 0);
         forget_from(s, bad);
@@ -195,7 +198,7 @@ static struct part *worth_continuing(struct part *parent, size_t n)
 
 /* A part of what `parent` lacks, with data; where the session cannot go on from what was saved, as with windows that
  * lie elsewhere, of what one before it lacks. Where that leaves no room, of the whole sequence, since each part has a
- * state and windows of its own. NULL: it cannot be saved. */
+ * state and windows of its own. NULL: it cannot be saved, or it was given up. */
 static struct part *make(const struct saved *s, struct part *parent, const pf_session *session)
 {
     for (;;) {
@@ -207,24 +210,26 @@ static struct part *make(const struct saved *s, struct part *parent, const pf_se
         if (st == PF_OK)
             return p;
         part_free(p);
-        if ((st != PF_EINVAL && st != PF_EIO) || !parent)
+        if ((st != PF_EINVAL && st != PF_EIO) || !parent || !aside_goes_on(s->aside))
             return NULL;
         parent = st == PF_EINVAL ? parent->parent : NULL;
     }
 }
 
-bool saved_put(struct saved *s, const pf_session *session)
+enum put saved_put(struct saved *s, const pf_session *session)
 {
     size_t n = (size_t)pf_session_pos(session);
     struct part *parent = beginning_of(s, pf_session_tokens(session), n);
     if (parent && parent->n == n) {
         use(s, parent);
-        return true;
+        return PUT_DONE;
     }
+    if (!wait_for(s, NULL))
+        return PUT_GIVEN_UP;
     struct part *p = make(s, worth_continuing(parent, n), session);
     struct buf gone = { 0 };
     if (!p)
-        return false;
+        return aside_goes_on(s->aside) ? PUT_FAILED : PUT_GIVEN_UP;
     compare(s, pf_session_tokens(session), n);       /* again: somebody may have looked for others meanwhile */
     p->common = n;
     add(s, p);
@@ -233,12 +238,10 @@ bool saved_put(struct saved *s, const pf_session *session)
     make_room(s, p);
     if (s->folder) {
         p->path = part_path(p, s->folder, s->key);
-        aside_leave(s->aside);
         behind_write(s->behind, p->path, &p->data, &gone);
-        aside_return(s->aside);
     }
     buf_free(&gone);
-    return true;
+    return PUT_DONE;
 }
 
 bool saved_is_busy(struct saved *s)

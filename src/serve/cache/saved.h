@@ -36,12 +36,15 @@ void saved_close(struct saved *s);
  * `whole`, of those that the tokens begin with; *common is the prefix's length. NULL: there is none. Valid until a
  * conversation is saved or loaded. */
 struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common);
-/* Makes the session what is kept up to the part, or up to the last of those before it that can be loaded; false:
- * nothing can, and it is empty now. */
+/* Makes the session what is kept up to the part, or up to the last of those before it that can be loaded. False:
+ * nothing can, and it is empty now; or it was given up, and the session is as it was, has one of those before it, or is
+ * empty. */
 bool saved_load(struct saved *s, struct part *p, pf_session *session);
-/* Keeps the session's sequence. False: it could not be kept. */
-bool saved_put(struct saved *s, const pf_session *session);
-/* Whether a file is being written: another one would have to wait in memory. */
+
+/* Keeps the session's sequence. PUT_FAILED: it could not be kept; PUT_GIVEN_UP: no more is kept than before. */
+enum put { PUT_DONE, PUT_FAILED, PUT_GIVEN_UP };
+enum put saved_put(struct saved *s, const pf_session *session);
+/* Whether a file is being written: another one would have to wait. */
 bool saved_is_busy(struct saved *s);
 
 #endif
