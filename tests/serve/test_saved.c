@@ -4,8 +4,10 @@
  *
  * usage: test_saved MODEL.gguf FOLDER */
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -304,6 +306,38 @@ static void test_no_folder(void)
     remove_all();
 }
 
+/* What a server that was killed has left beside its files goes when another one starts; what is written just then, and
+ * whatever others have there, stays. */
+static void test_left(void)
+{
+    static const char *const names[] = {
+        "0123456789abcdef.pfsession.new", "fedcba9876543210.pfsession.new", "0123456789abcdef.new",
+        "notes.pfsession.new", "0123456789ABCDEF.pfsession.new", "0123456789abcdef0.pfsession.new",
+        "0123456789abcdef.pfsession.new.new",
+    };
+    enum { N = sizeof names / sizeof names[0], WRITTEN = 1 };
+    struct buf path[N] = { { 0 } };
+    int fd[N];
+    for (int i = 0; i < N; i++) {
+        buf_printf(&path[i], "%s/%s", folder, names[i]);
+        fd[i] = open(path[i].p, O_CREAT | O_WRONLY, 0600);
+        CHECK(fd[i] >= 0, "%s", path[i].p);
+    }
+    CHECK(flock(fd[WRITTEN], LOCK_EX) == 0);
+    saved_close(reopen(NULL, folder, PLENTY));
+    for (int i = 0; i < N; i++)
+        CHECK((access(path[i].p, F_OK) == 0) == (i > 0), "%s", names[i]);
+    close(fd[WRITTEN]);
+    saved_close(reopen(NULL, folder, PLENTY));
+    CHECK(access(path[WRITTEN].p, F_OK) != 0, "%s", names[WRITTEN]);
+    for (int i = 0; i < N; i++) {
+        if (i != WRITTEN)
+            close(fd[i]);
+        unlink(path[i].p);
+        buf_free(&path[i]);
+    }
+}
+
 struct moved {
     struct saved *saved;
     pf_session   *session;
@@ -437,6 +471,7 @@ int main(int argc, char **argv)
     test_budget();
     test_damage();
     test_no_folder();
+    test_left();
     test_slices(folder);
     test_slices(NULL);
     test_giving_up(folder);

@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MOMENT_NS = 20000000 };
+enum { MOMENT_NS = 20000000, MOST_TRIES = 16 };
 
 struct behind {
     pthread_t       thread;
@@ -35,19 +37,41 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
+static bool is_at(int fd, const char *path)
+{
+    struct stat is, named;
+    return fstat(fd, &is) == 0 && lstat(path, &named) == 0 && is.st_dev == named.st_dev && is.st_ino == named.st_ino;
+}
+
+/* A locked file at the path, empty. Who had the lock before may have renamed or removed the file by then. Where there
+ * are no locks nobody else has one, either, and nothing is removed. */
+static int open_beside(const char *path)
+{
+    for (int i = 0; i < MOST_TRIES; i++) {
+        int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return -1;
+        (void)flock(fd, LOCK_EX);
+        if (is_at(fd, path) && ftruncate(fd, 0) == 0)
+            return fd;
+        close(fd);
+    }
+    errno = EBUSY;
+    return -1;
+}
+
 static bool write_file(const char *path, const struct buf *b)
 {
     struct buf beside = { 0 };
-    buf_printf(&beside, "%s.new", path);
-    int fd = open(beside.p, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool ok = fd >= 0 && write_all(fd, b->p, b->n) && fdatasync(fd) == 0;
+    buf_printf(&beside, "%s" BEHIND_BESIDE, path);
+    int fd = open_beside(beside.p);
+    bool ok = fd >= 0 && write_all(fd, b->p, b->n) && fdatasync(fd) == 0 && rename(beside.p, path) == 0;
+    if (!ok)
+        complain("cannot write %s: %s", path, strerror(errno));
+    if (!ok && fd >= 0)
+        unlink(beside.p);
     if (fd >= 0)
         close(fd);
-    ok = ok && rename(beside.p, path) == 0;
-    if (!ok) {
-        complain("cannot write %s: %s", path, strerror(errno));
-        unlink(beside.p);
-    }
     buf_free(&beside);
     return ok;
 }
@@ -120,6 +144,17 @@ void behind_write(struct behind *w, const char *path, struct buf *data, struct b
     *data = *gone = (struct buf){ 0 };
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
+}
+
+void behind_remove_left(const char *beside)
+{
+    int fd = open(beside, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0 && is_at(fd, beside))
+        unlink(beside);
+    close(fd);
 }
 
 struct behind *behind_open(void)

@@ -1,10 +1,14 @@
 /* Files that are written behind: a thread writes one after the other, so that nobody waits for a drive. A file is
- * written beside its name, synced and renamed: it is there whole or not at all. Functions are called by one thread at a
- * time. */
+ * written beside its name, synced and renamed: it is there whole or not at all. What is beside it is locked meanwhile:
+ * several programs may write to one folder, and each can tell what another one writes from what was left by one that
+ * was killed. Functions are called by one thread at a time. */
 #ifndef PF_SERVE_BEHIND_H
 #define PF_SERVE_BEHIND_H
 
 #include "program/io/buf.h"
+
+/* What a file's name ends with beside its own. */
+#define BEHIND_BESIDE ".new"
 
 struct behind;
 
@@ -18,6 +22,8 @@ void behind_close(struct behind *w);
 void behind_write(struct behind *w, const char *path, struct buf *data, struct buf *gone);
 /* Waits a moment while the file, or with NULL any, is being written; false: it still is. */
 bool behind_wait(struct behind *w, const char *path);
+/* Removes a file beside another's name, unless somebody is writing it. */
+void behind_remove_left(const char *beside);
 /* Whether a file is being written: another one would have to wait. */
 bool behind_is_busy(struct behind *w);
 

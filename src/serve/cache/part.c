@@ -212,6 +212,13 @@ bool part_is_name(const char *name)
     return n > n_ending && strcmp(name + n - n_ending, ending) == 0;
 }
 
+bool part_made_name(const char *name, size_t n)
+{
+    const size_t n_hex = 16, n_ending = sizeof ending - 1;
+    return n == n_hex + n_ending && strspn(name, "0123456789abcdef") == n_hex &&
+           memcmp(name + n_hex, ending, n_ending) == 0;
+}
+
 /* The tokens behind a head that makes sense; NULL: they are not there, or it does not. */
 static int32_t *read_tokens(FILE *f, const struct head *h, uint64_t file_bytes)
 {

@@ -39,6 +39,8 @@ bool part_load(const struct part *p, pf_session *session, struct aside *a);
 /* The path of its file. */
 char *part_path(const struct part *p, const char *folder, uint64_t key);
 bool  part_is_name(const char *name);
+/* Whether the name's first n bytes are all of one that part_path makes. */
+bool  part_made_name(const char *name, size_t n);
 /* Reads head and tokens. NULL: the file is no part of a conversation with a model of this key, or it is damaged. */
 struct part *part_read(const char *path, uint64_t key);
 

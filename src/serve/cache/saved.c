@@ -283,6 +283,13 @@ static void link_parts(struct saved *s, struct part **parts, int n)
     }
 }
 
+/* What a server that was killed while it wrote a part has left. */
+static bool is_left(const char *name)
+{
+    const size_t n = strlen(name), n_beside = sizeof BEHIND_BESIDE - 1;
+    return n > n_beside && strcmp(name + n - n_beside, BEHIND_BESIDE) == 0 && part_made_name(name, n - n_beside);
+}
+
 static bool read_folder(struct saved *s)
 {
     DIR *d;
@@ -292,11 +299,13 @@ static bool read_folder(struct saved *s)
         return false;
     if (access(s->folder, W_OK | X_OK) != 0 || !(d = opendir(s->folder)))
         return false;
-    for (struct dirent *f; n < MOST_PARTS && (f = readdir(d));) {
+    for (struct dirent *f; (f = readdir(d));) {
         struct buf path = { 0 };
         buf_printf(&path, "%s/%s", s->folder, f->d_name);
-        parts[n] = part_is_name(f->d_name) ? part_read(path.p, s->key) : NULL;
-        n += parts[n] != NULL;
+        if (is_left(f->d_name))
+            behind_remove_left(path.p);
+        else if (n < MOST_PARTS && part_is_name(f->d_name) && (parts[n] = part_read(path.p, s->key)))
+            n++;
         buf_free(&path);
     }
     closedir(d);

@@ -8,8 +8,10 @@
  * of n tokens has about log2 n parts, and a token is written about as often. A part goes when none continues it: the
  * one that was used longest ago where room is wanted, and what a longer one replaces. Files are written behind
  * (behind.h); what a part replaces is removed when that is done. A file that is damaged, or another model's, is no
- * part; one that does not load is removed with what continues it. All functions are called by the scheduler's
- * thread, or by work aside (aside.h), between whose slices that thread looks for parts and does nothing else here. */
+ * part; one that does not load is removed with what continues it. Servers may share a folder: what one writes just then
+ * stays, and what one that was killed had begun to write is removed when another one starts. All functions are called
+ * by the scheduler's thread, or by work aside (aside.h), between whose slices that thread looks for parts and does
+ * nothing else here. */
 #ifndef PF_SERVE_SAVED_H
 #define PF_SERVE_SAVED_H
 
