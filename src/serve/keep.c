@@ -24,14 +24,15 @@ bool keep_sequence(struct keeper *k, struct slot *s)
 {
     int64_t n = pf_session_pos(s->session);
     enum put put = PUT_DONE;
-    if (s->unsaved && n > k->most_tok)
+    if (s->unsaved && n >= WORTH_TOKENS)
+        put = n > k->most_tok ? PUT_NO_ROOM : saved_put(k->saved, s->session);
+    if (put == PUT_NO_ROOM) {
+        k->most_tok = n - 1 < k->most_tok ? n - 1 : k->most_tok;
         complain("a conversation of %lld tokens was not saved: none of more than %lld is (--cache-mb)", (long long)n,
                  (long long)k->most_tok);
-    else if (s->unsaved && n >= WORTH_TOKENS)
-        put = saved_put(k->saved, s->session);
-    if (put == PUT_FAILED) {
+    } else if (put == PUT_NEVER || put == PUT_FAILED) {
+        k->most_tok = put == PUT_NEVER ? 0 : k->most_tok;
         complain("a conversation of %lld tokens was not saved: %s", (long long)n, pf_last_error());
-        k->most_tok = n - 1;
     }
     s->unsaved = s->unsaved && put == PUT_GIVEN_UP;
     return put != PUT_GIVEN_UP;

@@ -222,7 +222,7 @@ static void test_budget(void)
     list(&l);
     CHECK(l.n >= 2 && bytes_of(&l) <= most, "%d files of %llu bytes", l.n, (unsigned long long)bytes_of(&l));
     saved = reopen(saved, folder, most / 4);
-    CHECK(saved_put(saved, s) == PUT_FAILED, "more than may be kept");
+    CHECK(saved_put(saved, s) == PUT_NO_ROOM, "more than may be kept");
     list(&l);
     CHECK(bytes_of(&l) <= most / 4, "%llu bytes", (unsigned long long)bytes_of(&l));
     pf_session_close(&s);

@@ -79,12 +79,14 @@ struct sink {
     struct buf *to;
     uint64_t    most;
     struct aside *a;
+    bool        is_full;
 };
 
 static bool write_some(void *ctx, const void *p, size_t n)
 {
     struct sink *out = ctx;
-    if (!aside_pause(out->a) || out->to->n > out->most || n > out->most - out->to->n)
+    out->is_full = out->to->n > out->most || n > out->most - out->to->n;
+    if (!aside_pause(out->a) || out->is_full)
         return false;
     buf_add(out->to, p, n);
     return true;
@@ -99,7 +101,7 @@ pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uin
 {
     struct head h = { .key = key, .parent_id = p->parent_id, .from = p->from, .n = p->n };
     struct pf_saved saved = { 0 };
-    struct sink out = { &p->data, most, a };
+    struct sink out = { .to = &p->data, .most = most, .a = a };
     if (p->parent)
         saved = p->parent->saved;
     buf_add(&p->data, &h, sizeof h);         /* which is filled in when `saved` is known */
@@ -107,7 +109,7 @@ pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uin
     pf_status st = pf_session_save_more(session, &saved, write_some, &out);
     if (st < 0) {
         buf_free(&p->data);
-        return st;
+        return out.is_full ? PF_ECONTEXT : st;
     }
     memcpy(h.magic, magic, sizeof magic);
     h.saved = p->saved = saved;

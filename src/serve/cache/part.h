@@ -30,7 +30,7 @@ void part_free(struct part *p);
 /* How many of n tokens the part's own begin with, the first `from` being the same. */
 size_t part_common(const struct part *p, const int32_t *tok, size_t n);
 
-/* Fills data from the session, `most` bytes at most, and with it `saved` and `bytes`. */
+/* Fills data from the session, and with it `saved` and `bytes`. PF_ECONTEXT: that would be more than `most` bytes. */
 pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most, struct aside *a);
 /* Adds the part to a session that holds what it continues; without a parent, to an empty one. What fails or is given up
  * leaves the session empty, if anything of the part was read. */

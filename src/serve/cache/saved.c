@@ -198,8 +198,8 @@ static struct part *worth_continuing(struct part *parent, size_t n)
 
 /* A part of what `parent` lacks, with data; where the session cannot go on from what was saved, as with windows that
  * lie elsewhere, of what one before it lacks. Where that leaves no room, of the whole sequence, since each part has a
- * state and windows of its own. NULL: it cannot be saved, or it was given up. */
-static struct part *make(const struct saved *s, struct part *parent, const pf_session *session)
+ * state and windows of its own. */
+static enum put make(const struct saved *s, struct part *parent, const pf_session *session, struct part **made)
 {
     for (;;) {
         uint64_t before = 0;
@@ -207,11 +207,15 @@ static struct part *make(const struct saved *s, struct part *parent, const pf_se
             before += p->bytes;
         struct part *p = part_new(parent, session);
         pf_status st = part_save(p, session, s->key, s->most > before ? s->most - before : 0, s->aside);
-        if (st == PF_OK)
-            return p;
+        if (st == PF_OK) {
+            *made = p;
+            return PUT_DONE;
+        }
         part_free(p);
-        if ((st != PF_EINVAL && st != PF_EIO) || !parent || !aside_goes_on(s->aside))
-            return NULL;
+        if (!aside_goes_on(s->aside))
+            return PUT_GIVEN_UP;
+        if ((st != PF_EINVAL && st != PF_ECONTEXT) || !parent)
+            return st == PF_ECONTEXT ? PUT_NO_ROOM : st == PF_EUNSUPPORTED ? PUT_NEVER : PUT_FAILED;
         parent = st == PF_EINVAL ? parent->parent : NULL;
     }
 }
@@ -226,10 +230,11 @@ enum put saved_put(struct saved *s, const pf_session *session)
     }
     if (!wait_for(s, NULL))
         return PUT_GIVEN_UP;
-    struct part *p = make(s, worth_continuing(parent, n), session);
+    struct part *p;
     struct buf gone = { 0 };
-    if (!p)
-        return aside_goes_on(s->aside) ? PUT_FAILED : PUT_GIVEN_UP;
+    enum put put = make(s, worth_continuing(parent, n), session, &p);
+    if (put != PUT_DONE)
+        return put;
     compare(s, pf_session_tokens(session), n);       /* again: somebody may have looked for others meanwhile */
     p->common = n;
     add(s, p);
