@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/pf_mem.h"
 #include "check.h"
 #include "serve/cache/aside.h"
 #include "serve/cache/part.h"
@@ -306,6 +307,54 @@ static void test_no_folder(void)
     remove_all();
 }
 
+/* A failure that passes is told from lack of room, and leaves nothing behind. */
+static void test_passing_failure(void)
+{
+    struct saved *saved = reopen(NULL, NULL, PLENTY);
+    pf_session *s = open_one();
+    enum put put;
+    go_on(s, 300, 300, 0);
+    for (uint64_t nth = 1;; nth++) {
+        pf_mem_fail_nth(nth);
+        put = saved_put(saved, s);
+        pf_mem_fail_nth(0);
+        if (put == PUT_DONE)
+            break;
+        CHECK(put == PUT_FAILED && nth < 100, "failed allocation %d", (int)nth);
+    }
+    CHECK(take_up(saved, 301, 300, 0) == 300);
+    pf_session_close(&s);
+    saved_close(saved);
+}
+
+/* What a longer part was to replace stays where that cannot be written, and goes where it can. */
+static void test_not_replaced(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY);
+    pf_session *s = open_one();
+    struct buf away = { 0 };
+    struct listing l;
+    go_on(s, 100, 100, 0);
+    CHECK(saved_put(saved, s) == PUT_DONE);
+    go_on(s, 350, 350, 0);
+    while (saved_is_busy(saved))
+        usleep(1000);
+    buf_printf(&away, "%s.away", folder);
+    CHECK(rename(folder, away.p) == 0);
+    CHECK(saved_put(saved, s) == PUT_DONE);
+    while (saved_is_busy(saved))
+        usleep(1000);
+    CHECK(rename(away.p, folder) == 0);
+    CHECK(take_up(saved, 351, 351, 0) == 100, "what was to be replaced");
+    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
+    buf_free(&away);
+    pf_session_close(&s);
+    saved_close(saved);
+    list(&l);
+    CHECK(l.n == 1, "%d files", l.n);
+    remove_all();
+}
+
 /* What a server that was killed has left beside its files goes when another one starts; what is written just then, and
  * whatever others have there, stays. */
 static void test_left(void)
@@ -471,6 +520,8 @@ int main(int argc, char **argv)
     test_budget();
     test_damage();
     test_no_folder();
+    test_passing_failure();
+    test_not_replaced();
     test_left();
     test_slices(folder);
     test_slices(NULL);

@@ -19,7 +19,8 @@ struct behind {
     pthread_t       thread;
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    struct { char *path; struct buf data, gone; } job;       /* path NULL: nothing is to be written */
+    struct { char *path; struct buf data; } job;     /* path NULL: nothing is to be written */
+    bool            failed;          /* the last one */
     bool            ending;
 };
 
@@ -76,15 +77,6 @@ static bool write_file(const char *path, const struct buf *b)
     return ok;
 }
 
-static void do_job(struct behind *w)
-{
-    bool ok = write_file(w->job.path, &w->job.data);
-    for (size_t at = 0; ok && at < w->job.gone.n; at += strlen(w->job.gone.p + at) + 1)
-        unlink(w->job.gone.p + at);
-    buf_free(&w->job.data);
-    buf_free(&w->job.gone);
-}
-
 static void *run(void *ctx)
 {
     struct behind *w = ctx;
@@ -95,8 +87,10 @@ static void *run(void *ctx)
             continue;
         }
         pthread_mutex_unlock(&w->lock);
-        do_job(w);
+        bool ok = write_file(w->job.path, &w->job.data);
+        buf_free(&w->job.data);
         pthread_mutex_lock(&w->lock);
+        w->failed = !ok;
         free(w->job.path);
         w->job.path = NULL;
         pthread_cond_broadcast(&w->changed);
@@ -135,13 +129,21 @@ bool behind_wait(struct behind *w, const char *path)
     return !is;
 }
 
-void behind_write(struct behind *w, const char *path, struct buf *data, struct buf *gone)
+bool behind_failed(struct behind *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool failed = w->failed;
+    pthread_mutex_unlock(&w->lock);
+    return failed;
+}
+
+void behind_write(struct behind *w, const char *path, struct buf *data)
 {
     pthread_mutex_lock(&w->lock);
     w->job.path = xstrdup(path);
     w->job.data = *data;
-    w->job.gone = *gone;
-    *data = *gone = (struct buf){ 0 };
+    w->failed = false;
+    *data = (struct buf){ 0 };
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
 }

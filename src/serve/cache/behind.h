@@ -16,10 +16,11 @@ struct behind *behind_open(void);
 /* Waits for what is being written. */
 void behind_close(struct behind *w);
 
-/* Has data written to path and then, if that went well, removes the files whose names `gone` holds, each with a 0 byte
- * behind it. Takes over data and gone, which are empty afterwards. The file before is written: there is never more than
- * one in memory. */
-void behind_write(struct behind *w, const char *path, struct buf *data, struct buf *gone);
+/* Has data written to path. Takes over data, which is empty afterwards. The file before is written: there is never more
+ * than one in memory. */
+void behind_write(struct behind *w, const char *path, struct buf *data);
+/* Whether the last file could not be written; false while it is being written. */
+bool behind_failed(struct behind *w);
 /* Waits a moment while the file, or with NULL any, is being written; false: it still is. */
 bool behind_wait(struct behind *w, const char *path);
 /* Removes a file beside another's name, unless somebody is writing it. */

@@ -19,6 +19,7 @@ struct part {
     uint64_t     id, bytes, used;
     char        *path;               /* NULL: in memory alone */
     struct buf   data;               /* empty: in its file alone */
+    bool         replaced;           /* by the part that is being written: goes when that is there */
     uint64_t     parent_id;          /* 0: it has none. From a file: to find the parent by */
     size_t       common;             /* saved_find's scratch */
 };

@@ -19,6 +19,7 @@ struct saved {
     uint64_t most, key, total, n_used;
     struct part   *parts[MOST_PARTS + 1];
     int            n;                /* between calls, MOST_PARTS at most */
+    struct part   *written;          /* whose file is being written, or was lately; NULL: nobody wants to know */
     struct behind *behind;
     struct aside  *aside;
 };
@@ -43,14 +44,28 @@ static void remove_file(struct saved *s, const char *path)
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-/* Forgets a part that none continues. Its file is removed now, or later with those that `gone` names. */
-static void forget(struct saved *s, int i, struct buf *gone)
+/* Whether the part's file could not be written; what bears its name may be another server's. */
+static bool is_lost(const struct saved *s, const struct part *p)
+{
+    return p == s->written && behind_failed(s->behind);
+}
+
+/* Nothing is replaced by the part that was written, since it is not there. */
+static void keep_replaced(struct saved *s)
+{
+    s->written = NULL;
+    for (int i = 0; i < s->n; i++)
+        s->parts[i]->replaced = false;
+}
+
+/* Forgets a part that none continues. */
+static void forget(struct saved *s, int i)
 {
     struct part *p = s->parts[i];
-    if (p->path && gone)
-        buf_add(gone, p->path, strlen(p->path) + 1);
-    else if (p->path)
+    if (p->path && !is_lost(s, p))
         remove_file(s, p->path);
+    if (p == s->written)
+        keep_replaced(s);
     if (p->parent)
         p->parent->n_children--;
     s->total -= p->bytes;
@@ -71,10 +86,16 @@ static void forget_from(struct saved *s, struct part *p)
     for (int i = s->n; i-- > 0;) {
         bool is_last = s->parts[i] == p;
         if (continues(s->parts[i], p))
-            forget(s, i, NULL);
+            forget(s, i);
         if (is_last)
             return;
     }
+}
+
+/* Whether a part goes before another one where room is wanted. */
+static bool goes_before(const struct part *p, const struct part *q)
+{
+    return p->replaced != q->replaced ? p->replaced : p->used < q->used;
 }
 
 /* Parts that none continues give way, but for p, whose conversation has room (make). */
@@ -84,11 +105,11 @@ static void make_room(struct saved *s, const struct part *p)
         int oldest = -1;
         for (int i = 0; i < s->n; i++)
             if (s->parts[i]->n_children == 0 && s->parts[i] != p &&
-                (oldest < 0 || s->parts[i]->used < s->parts[oldest]->used))
+                (oldest < 0 || goes_before(s->parts[i], s->parts[oldest])))
                 oldest = i;
         if (oldest < 0)
             return;
-        forget(s, oldest, NULL);
+        forget(s, oldest);
     }
 }
 
@@ -126,7 +147,7 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
     compare(s, tok, n);
     for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
-        bool fits = p->n <= (size_t)n_ctx && (!whole || (p->common == p->n && p->n < n));
+        bool fits = !is_lost(s, p) && p->n <= (size_t)n_ctx && (!whole || (p->common == p->n && p->n < n));
         if (fits && (p->common > *common || (best && p->common == *common && p->n < best->n))) {
             *common = p->common;
             best = p;
@@ -175,14 +196,24 @@ static struct part *beginning_of(struct saved *s, const int32_t *tok, size_t n)
     return best;
 }
 
-/* Parts that the new one replaces. What it continues is not among them: it does. */
-static void forget_beginnings(struct saved *s, const struct part *made, struct buf *gone)
+/* What the new part replaces. What it continues is not among that: it does. */
+static void replace_beginnings(struct saved *s, struct part *made)
 {
-    for (int i = s->n; i-- > 0;) {
+    s->written = made;
+    for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
-        if (p != made && p->n_children == 0 && p->common == p->n)
-            forget(s, i, gone);
+        p->replaced = p != made && p->n_children == 0 && p->common == p->n;
     }
+}
+
+/* When the last part is written: what it replaces goes, or else it goes itself. */
+static void settle(struct saved *s)
+{
+    const bool failed = behind_failed(s->behind);
+    for (int i = s->n; s->written && i-- > 0;)
+        if (failed ? s->parts[i] == s->written : s->parts[i]->replaced)
+            forget(s, i);
+    s->written = NULL;
 }
 
 /* What a new part of a conversation of n tokens continues: something long, and not the last of too many. */
@@ -223,15 +254,14 @@ static enum put make(const struct saved *s, struct part *parent, const pf_sessio
 enum put saved_put(struct saved *s, const pf_session *session)
 {
     size_t n = (size_t)pf_session_pos(session);
-    struct part *parent = beginning_of(s, pf_session_tokens(session), n);
+    if (!wait_for(s, NULL))
+        return PUT_GIVEN_UP;
+    settle(s);
+    struct part *p, *parent = beginning_of(s, pf_session_tokens(session), n);
     if (parent && parent->n == n) {
         use(s, parent);
         return PUT_DONE;
     }
-    if (!wait_for(s, NULL))
-        return PUT_GIVEN_UP;
-    struct part *p;
-    struct buf gone = { 0 };
     enum put put = make(s, worth_continuing(parent, n), session, &p);
     if (put != PUT_DONE)
         return put;
@@ -239,13 +269,14 @@ enum put saved_put(struct saved *s, const pf_session *session)
     p->common = n;
     add(s, p);
     use(s, p);
-    forget_beginnings(s, p, &gone);
+    replace_beginnings(s, p);
     make_room(s, p);
     if (s->folder) {
         p->path = part_path(p, s->folder, s->key);
-        behind_write(s->behind, p->path, &p->data, &gone);
+        behind_write(s->behind, p->path, &p->data);
+    } else {
+        settle(s);
     }
-    buf_free(&gone);
     return PUT_DONE;
 }
 
@@ -344,6 +375,8 @@ uint64_t saved_most(const struct saved *s)
 
 void saved_close(struct saved *s)
 {
+    wait_for(s, NULL);
+    settle(s);
     behind_close(s->behind);
     while (s->n > 0)                         /* the files stay */
         part_free(s->parts[--s->n]);

@@ -3,15 +3,15 @@
  *     [ 0 .. 9000 ) <-+- [ 9000 .. 12000 ) <--- [ 12000 .. 13000 )        a conversation of 13,000 tokens
  *                     `- [ 9000 .. 9700 )                                 another one that begins like it
  *
- * What is kept is parts (part.h), each of which continues another: saving a conversation again writes what is new.
- * A part is at least twice as long as one that continues it, or else both are written anew as one: so a conversation
- * of n tokens has about log2 n parts, and a token is written about as often. A part goes when none continues it: the
- * one that was used longest ago where room is wanted, and what a longer one replaces. Files are written behind
- * (behind.h); what a part replaces is removed when that is done. A file that is damaged, or another model's, is no
- * part; one that does not load is removed with what continues it. Servers may share a folder: what one writes just then
- * stays, and what one that was killed had begun to write is removed when another one starts. All functions are called
- * by the scheduler's thread, or by work aside (aside.h), between whose slices that thread looks for parts and does
- * nothing else here. */
+ * What is kept is parts (part.h), each of which continues another: saving a conversation again writes what is new. A
+ * part is at least twice as long as one that continues it, or else both are written anew as one: so a conversation of
+ * n tokens has about log2 n parts, and a token is written about as often. A part goes when none continues it: the one
+ * that was used longest ago where room is wanted, and what a longer one replaces. Files are written behind (behind.h);
+ * what a part replaces is removed afterwards, when something else is saved, and a part that could not be written is
+ * forgotten, with nothing replaced. A file that is damaged, or another model's, is no part; one that does not load is
+ * removed with what continues it. Servers may share a folder: what one writes just then stays, and what one that was
+ * killed had begun to write is removed when another one starts. All functions are called by the scheduler's thread, or
+ * by work aside (aside.h), between whose slices that thread looks for parts and does nothing else here. */
 #ifndef PF_SERVE_SAVED_H
 #define PF_SERVE_SAVED_H
 
