@@ -27,6 +27,10 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
 {
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
+    if (whole_of(e.turns) == NOTHING_LEFT) {
+        wait_turn();
+        return;
+    }
     struct chosen chosen = await_pick<CHOOSES>(e, choice, blockIdx.x);
     int pick = blockIdx.x, expert = chosen.expert, lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);

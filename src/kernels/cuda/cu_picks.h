@@ -42,6 +42,17 @@ CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_ch
     return chosen;
 }
 
+/* What a kernel does with its picks; before the block's turn. */
+enum whole { WHOLE, PART, NOTHING_LEFT };     /* all there is; down: keeps outputs for the second turn; nothing */
+
+CU_INLINE enum whole whole_of(const struct cu_turns &turns)
+{
+    if (!turns.told)
+        return WHOLE;
+    bool all = *(const volatile uint32_t *)turns.told == CU_NOTHING_MISSED;
+    return turns.done ? (all ? WHOLE : PART) : all ? NOTHING_LEFT : WHOLE;
+}
+
 /* Waits for the block's turn, too. Picks of a second turn were there before the first. */
 template <bool CHOOSES>
 CU_INLINE struct chosen await_pick(const struct cu_experts &e, const struct cu_choice &choice, int pick)
@@ -130,17 +141,6 @@ CU_INLINE struct met met_here(const struct cu_experts &e, const struct cu_residu
     if (threadIdx.x < DOWN_ROWS && r < e.n_out)
         return met_at(residual, row, (size_t)row * e.n_out + r);
     return {};
-}
-
-/* What down does with its outputs; before the block's turn. */
-enum whole { WHOLE, PART, NOTHING_LEFT };     /* the row's sum; leaves them for the second turn; it was the first's */
-
-CU_INLINE enum whole whole_of(const struct cu_turns &turns)
-{
-    if (!turns.told)
-        return WHOLE;
-    bool all = *(const volatile uint32_t *)turns.told == CU_NOTHING_MISSED;
-    return turns.done ? (all ? WHOLE : PART) : all ? NOTHING_LEFT : WHOLE;
 }
 
 /* Stores the outputs of the picks whose experts are here. */

@@ -92,6 +92,10 @@ gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ str
     struct x_here x = x_here_at(behind, n_segments);
     float *sums = (float *)(behind + x_here_bytes(n_segments));
     const uint8_t **tables = (const uint8_t **)(sums + 2 * GATE_ROWS * n_segments);
+    if (whole_of(e.turns) == NOTHING_LEFT) {
+        wait_turn();
+        return;
+    }
     if (t < FOURS)
         open_box(&boxes[t]);
     bring_tables(e, tables);

@@ -71,12 +71,26 @@ CU_INLINE void raise_offer(const struct cu_offer &o)
         *(volatile uint32_t *)&o.flag->up = CU_FLAG_UP;
 }
 
-/* Writes where a picked expert lies. Picks of one expert in several rows write the same addresses. */
-CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
+/* Where a pick's expert lies, if the device holds it. */
+CU_INLINE struct pf_handed held_at(const struct cu_offer &o, int pick)
 {
     int expert = o.picks[pick];
-    struct pf_handed h = { PF_BY_DEVICE, 0, o.held[expert], o.held[o.n_expert + expert],
-                           o.held[2 * o.n_expert + expert] };
+    return { PF_BY_DEVICE, 0, o.held[expert], o.held[o.n_expert + expert], o.held[2 * o.n_expert + expert] };
+}
+
+/* Picks of one expert in several rows write the same addresses. */
+CU_INLINE void name_now(const struct cu_offer &o, int pick, const struct pf_handed &h)
+{
+    int expert = o.picks[pick];
+    o.now[expert] = (const uint8_t *)h.gate;
+    o.now[o.n_expert + expert] = (const uint8_t *)h.up;
+    o.now[2 * o.n_expert + expert] = (const uint8_t *)h.down;
+}
+
+/* Writes where a picked expert lies that is held, or that the host has dealt to this card to read in place. */
+CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
+{
+    struct pf_handed h = held_at(o, pick);
     if (!h.gate && is_dealt) {
         const uint4 *from = (const uint4 *)&o.handed[pick];
         uint4 raw[2] = { __ldcv(from), __ldcv(from + 1) };
@@ -84,17 +98,17 @@ CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
         if (h.by != PF_BY_PLACE || h.card != o.card)
             h.gate = h.up = h.down = NULL;
     }
-    o.now[expert] = (const uint8_t *)h.gate;
-    o.now[o.n_expert + expert] = (const uint8_t *)h.up;
-    o.now[2 * o.n_expert + expert] = (const uint8_t *)h.down;
+    name_now(o, pick, h);
 }
 
+/* What is held is asked for before the flag goes up, since that waits for the host's memory meanwhile. */
 template <bool CHOOSES>
 static __global__ void __launch_bounds__(OFFER_THREADS)
 offer(const __grid_constant__ struct cu_offer o, const __grid_constant__ struct cu_choice choice)
 {
     __shared__ bool is_dealt;
     static_assert(sizeof(struct pf_handed) == 2 * sizeof(uint4), "read as two");
+    struct pf_handed first = {};
     bool missed = false;
     wait_turn();
     if (!CHOOSES)
@@ -103,14 +117,21 @@ offer(const __grid_constant__ struct cu_offer o, const __grid_constant__ struct 
         choose_and_show(o, choice);
     else
         show_x(o, CHOOSES ? WARP : 0);
+    if ((int)threadIdx.x < o.n_picks)
+        first = held_at(o, threadIdx.x);
     raise_offer(o);
-    for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
-        missed |= !o.held[o.picks[p]] && !(o.elsewhere && o.elsewhere[o.picks[p]]);
+    for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS) {
+        struct pf_handed h = p == (int)threadIdx.x ? first : held_at(o, p);
+        missed |= !h.gate && !(o.elsewhere && o.elsewhere[o.picks[p]]);
+        name_now(o, p, h);
+    }
     missed = __syncthreads_or(missed);
     if (threadIdx.x == 0) {
         *o.told = missed ? CU_FLAG_DOWN : CU_NOTHING_MISSED;
         is_dealt = missed && o.deal && ask_host(o.deal, o.fault) == CU_FLAG_UP;
     }
+    if (!missed)
+        return;
     __threadfence_system();
     __syncthreads();
     for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
@@ -165,13 +186,11 @@ CU_INLINE bool asks(const struct cu_take &t)
     return !__syncthreads_or(is_before);
 }
 
-/* What the host has answered, a CU_FLAG_, or at once CU_NOTHING_MISSED; by a thread of each block. Blocks begin in
- * order, so the one that asks is there for the others behind it. */
+/* What the host has answered, a CU_FLAG_; by a thread of each block. Blocks begin in order, so the one that asks is
+ * there for the others behind it. */
 CU_INLINE uint32_t wait_for_host(const struct cu_take &t, bool is_first)
 {
-    uint32_t f = *(const volatile uint32_t *)t.told;
-    if (f == CU_NOTHING_MISSED)
-        return f;
+    uint32_t f;
     if (is_first) {
         f = ask_host(t.flag, t.fault);
         __threadfence_system();
@@ -232,13 +251,10 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
     __shared__ uint32_t told;
     static_assert(sizeof h == 2 * sizeof(uint4), "read as two");
     int pick = blockIdx.x, expert = expert_of(t, pick);
-    bool is_held = holds(t, expert), is_first = asks(t);
+    bool is_first = asks(t), is_here = holds(t, expert) || *(const volatile uint32_t *)t.told == CU_NOTHING_MISSED;
     const float *host_y = t.host_y + (size_t)pick * t.n_out;
     wait_turn();
-    if (threadIdx.x == 0)
-        told = is_held ? CU_NOTHING_MISSED : wait_for_host(t, is_first);
-    __syncthreads();
-    if (told == CU_NOTHING_MISSED) {
+    if (is_here) {
         if (threadIdx.x == 0) {
             name_late(t, expert, PF_BY_DEVICE, {});
             if (t.theirs)
@@ -246,6 +262,9 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
         }
         return;
     }
+    if (threadIdx.x == 0)
+        told = wait_for_host(t, is_first);
+    __syncthreads();
     struct ahead ahead = ask_row(host_y, t.card == 0 ? t.n_out : 0);
     if (threadIdx.x < 2)
         ((uint4 *)&h)[threadIdx.x] = __ldcv((const uint4 *)&t.handed[pick] + threadIdx.x);
