@@ -324,8 +324,8 @@ CU_INLINE void sum_values(const struct place<TILES> &p, const char *block, int h
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                mma32_add<false>(s[t].upper[i], w[t][0], b[0][i], b[1][i]);
-                mma32_add<false>(s[t].middle[i], w[t][1], b[0][i], b[1][i]);
+                mma32_more<false>(s[t].upper[i], w[t][0], b[0][i], b[1][i]);
+                mma32_more<false>(s[t].middle[i], w[t][1], b[0][i], b[1][i]);
             }
         turn_over(lower[0], b[0]);
         turn_over(lower[1], b[1]);
@@ -333,7 +333,7 @@ CU_INLINE void sum_values(const struct place<TILES> &p, const char *block, int h
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                mma32_add<false>(s[t].middle[i], w[t][0], b[0][i], b[1][i]);
+                mma32_more<false>(s[t].middle[i], w[t][0], b[0][i], b[1][i]);
     }
 }
 

@@ -228,21 +228,6 @@ CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32
 #endif
 }
 
-/* Adds a (16 x 32) times b (32 x 8) to c, in one instruction where there is one: registers as in mma32. */
-CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper));
-#else
-    int more[4];
-    mma32(more, a, lower, upper);
-    for (int i = 0; i < 4; i++)
-        c[i] += more[i];
-#endif
-}
-
 /* Adds a (16 x 32) times b (32 x 8) to c: registers as in mma32. b's bytes have a sign, a's only if SIGNED. */
 template <bool SIGNED>
 CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
@@ -270,6 +255,24 @@ CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, ui
             asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
                 : "+r"(of[0]), "+r"(of[1]) : "r"(a[i]), "r"(b));
     }
+#endif
+}
+
+/* The same in one instruction where there is one, which wants b's words in neighbouring registers. */
+template <bool SIGNED>
+CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+{
+#if __CUDA_ARCH__ >= 800
+    if (SIGNED)
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper));
+    else
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper));
+#else
+    mma32_add<SIGNED>(c, a, lower, upper);
 #endif
 }
 

@@ -85,7 +85,7 @@ CU_INLINE void multiply_k4_pair(const uint8_t *const (&row)[2], const uint2 (&x)
             if (s == 0)
                 mma32(isum[h], w, of.x, of.y);
             else
-                mma32_more(isum[h], w, of.x, of.y);
+                mma32_more<true>(isum[h], w, of.x, of.y);
         }
     }
 }

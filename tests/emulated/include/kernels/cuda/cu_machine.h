@@ -187,9 +187,10 @@ CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32
     mma32_add<true>(c, a, lower, upper);
 }
 
+template <bool SIGNED>
 CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
-    mma32_add<true>(c, a, lower, upper);
+    mma32_add<SIGNED>(c, a, lower, upper);
 }
 
 CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
