@@ -277,7 +277,8 @@ CU_INLINE void weigh(const struct place<TILES> &p, const float (&y)[TILES][4], c
     for (int t = 0; t < TILES; t++)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            float e = y[t][c] == -INFINITY ? 0.0f : pf_exp2_neg(y[t][c] - m[t][c / 2]);
+            float e = pf_exp2_neg(y[t][c] - m[t][c / 2]);
+            e = y[t][c] == -INFINITY ? 0.0f : e;
             uint32_t bits = pf_float_bits(fmaf(e, PF_I16_WEIGHT, 0x1p23f));
             uint8_t *to = p.weights + ((t * 2 + half) * 8 + c / 2 + c % 2 * 2) * WARP * 4 + lane * 4 + quarter;
             to[0] = (uint8_t)(bits >> 8);
