@@ -1,28 +1,18 @@
-/* Attention to a latent in whole numbers. A thread block takes one or two tiles of 16 rows (tokens by query heads) and
- * goes over blocks of 64 positions. Operands come straight from memory, where pf_latent.h lays them out for that: keys
- * from the second cache, which the block ahead is on its way to, and the same bytes as values mostly from the first.
+/* Attention to a latent in whole numbers. A thread block takes one or two tiles of 16 rows (tokens by
+ * query heads) and goes over blocks of 64 positions. Operands come straight from memory,
+ * where pf_latent.h lays them out for that: keys from the second cache, which the block ahead is on its way to, and the
+ * same bytes as values mostly from the first.
  *
  *     scores     warp (half, quarter) of eight: 32 positions and a quarter of the elements; exact sums to shared memory
  *     weights    warp (half, quarter): every fourth of the 32 positions, all elements; bytes to shared memory
  *     values     a warp: elements 32 w .. and 32 (w + 8) .., all positions
  *
- * Lane l, with g = l / 4 and j = l % 4, reads 16 bytes of a key's words at positions 4 g .. : column g of four tiles of
- * 8 columns, so that its sums are of positions 8 j .. 8 j + 7. As values it reads positions 8 j .. of words 8 m + g and
- * turns squares of 4 x 4 bytes over: column g of four tiles, element 32 m + 4 g + i in tile i. Its sums are of elements
- * 32 m + 8 j .. + 7.
- *
- * What becomes of a row's sums:
+ * cu_i16_latent_tile.h says what a lane has of them. What becomes of a row's sums:
  *     few rows    partials of chunks, or, where these are too few for the GPU, of blocks; another kernel folds them
  *     a prompt    a thread block has its rows alone: chunks enter the whole, which lies in the output until the last */
-#include "kernels/cuda/cu_i16_latent.h"
+#include "kernels/cuda/cu_i16_latent_tile.h"
 
-enum {
-    WARPS = 8, THREADS = WARPS * WARP, QUARTERS = 4, HALF = PF_LATENT_RUN,
-    RUNS = PF_I16_HEAD_MAX / WARP / WARPS,               /* of 32 elements that a warp has sums of */
-    STEP_BYTES = STEP * 2 * HALF,                        /* from a step's words to the next one's */
-    E_STRIDE = BLOCK + 1                                 /* lanes that write together, in different banks */
-};
-static_assert(BLOCK == 2 * HALF && WARPS == 2 * QUARTERS, "a warp a half and a quarter");
+enum { THREADS = WARPS * WARP };
 
 struct latent_attention {
     struct i16_attention o;               /* by_block: n_chunks counts blocks */
@@ -34,11 +24,6 @@ struct steps {
     int n, n_latent;                      /* of a key; of the latent */
     int with_latent, first_other;         /* quarters that may have some of the latent; of the other part, from there */
 };
-
-CU_HOST_FN int first_step(int n, int quarter)
-{
-    return quarter * n / QUARTERS;
-}
 
 CU_HOST_FN struct steps steps_of(const struct pf_kv_view &kv)
 {
@@ -91,17 +76,6 @@ CU_INLINE struct place<TILES> carve(char *shared, const struct pf_kv_view &kv, c
 }
 
 /* ---- Scores ------------------------------------------------------------------------------------------------------ */
-
-/* Words of a step, of both planes. */
-struct step_words {
-    uint32_t upper[4], lower[4];
-
-    __device__ __forceinline__ void load(const char *at)
-    {
-        i16_load(at, upper);
-        i16_load(at + PF_LATENT_PLANE, lower);
-    }
-};
 
 /* The first N steps of a warp's quarter, on their way. One tile leaves registers for all of a usual key, so that they
  * come while the values of the block before are multiplied. */
@@ -258,15 +232,7 @@ CU_INLINE void score(const struct place<TILES> &p, const struct steps &steps, co
 
 /* ---- Weights ----------------------------------------------------------------------------------------------------- */
 
-template <int TILES>
-CU_INLINE float largest(const struct place<TILES> &p, int row)
-{
-    const float4 *m = (const float4 *)(p.m + row * WARPS);
-    float4 a = m[0], b = m[1];
-    return fmaxf(fmaxf(fmaxf(a.x, a.y), fmaxf(a.z, a.w)), fmaxf(fmaxf(b.x, b.y), fmaxf(b.z, b.w)));
-}
-
-/* Weights as operands, and as floats for their sums; a position that is not seen has 0. m: of the block, of rows g and
+/* Weights as operands, and as floats for their sums. m: of the block, of rows g and
  * g + 8. */
 template <int TILES>
 CU_INLINE void weigh(const struct place<TILES> &p, const float (&y)[TILES][4], const float (&m)[TILES][2],
@@ -277,28 +243,15 @@ CU_INLINE void weigh(const struct place<TILES> &p, const float (&y)[TILES][4], c
     for (int t = 0; t < TILES; t++)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            float e = pf_exp2_neg(y[t][c] - m[t][c / 2]);
-            e = y[t][c] == -INFINITY ? 0.0f : e;
-            uint32_t bits = pf_float_bits(fmaf(e, PF_I16_WEIGHT, 0x1p23f));
             uint8_t *to = p.weights + ((t * 2 + half) * 8 + c / 2 + c % 2 * 2) * WARP * 4 + lane * 4 + quarter;
-            to[0] = (uint8_t)(bits >> 8);
-            to[4 * WARP * 4] = (uint8_t)bits;
-            p.e[(t * TILE_ROWS + c / 2 * 8 + lane / 4) * E_STRIDE + at + c % 2 * 4] = e;
+            float *e = p.e + (t * TILE_ROWS + c / 2 * 8 + lane / 4) * E_STRIDE + at + c % 2 * 4;
+            *e = put_weight(to, y[t][c], m[t][c / 2]);
         }
     if (lane < 4)
         p.rsv[at] = by.rsv[0], p.rsv[at + 4] = by.rsv[1];
 }
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
-
-/* Four words of four bytes, turned over. */
-CU_INLINE void turn_over(uint4 v, uint32_t (&out)[4])
-{
-    uint32_t a = permute(v.x, v.y, 0x5140), b = permute(v.z, v.w, 0x5140), c = permute(v.x, v.y, 0x7362),
-             d = permute(v.z, v.w, 0x7362);
-    out[0] = permute(a, b, 0x5410), out[1] = permute(a, b, 0x7632);
-    out[2] = permute(c, d, 0x5410), out[3] = permute(c, d, 0x7632);
-}
 
 /* Weighted sums of the 32 elements from 32 m on. */
 template <int TILES>
@@ -358,35 +311,14 @@ template <int TILES> struct sums {
     }
 };
 
-/* What the first 8 ROWS threads have: one of the eight sums of weights of a row. */
-struct sum_of_weights {
-    float m, z, whole_m, whole;
-};
-
-/* A block enters it, with what of it the row sees. */
+/* A block enters a sum of weights, which the first 8 ROWS threads have. */
 template <int TILES>
 CU_INLINE void add_weights(const struct place<TILES> &p, float m, int p0, bool by_block, struct sum_of_weights &w)
 {
-    int r = threadIdx.x / 8, i = threadIdx.x % 8;
-    struct i16_row of = p.of[r];
-    float z = 0;
-#pragma unroll
-    for (int k = 0; k < BLOCK / 8; k++) {
-        int at = 8 * k + i;
-        if (p0 + at >= of.first && p0 + at <= of.pos)
-            z = fmaf(p.e[r * E_STRIDE + at], p.rsv[at], z);
-    }
+    int r = threadIdx.x / 8;
+    float z = weights_of(p.e + r * E_STRIDE, p.rsv, p.of[r], p0, threadIdx.x % 8);
     struct i16_join j = i16_joined(w.m, m);
     w.z = by_block ? z : fmaf(w.z, j.old, z * j.fresh);
-}
-
-/* z of a chunk, in all eight threads of a row. */
-CU_INLINE float fold_eight(float z)
-{
-#pragma unroll
-    for (int h = 4; h > 0; h /= 2)
-        z = z + __shfl_xor_sync(ALL_LANES, z, h);
-    return z;
 }
 
 /* Number of the warp's run u of 32 elements; behind the last if there is none. Thread blocks along z share them. */
@@ -412,26 +344,14 @@ CU_INLINE void put_partials(const struct latent_attention &f, const struct place
 #pragma unroll
             for (int u = 0; u < RUNS; u++) {
                 int d = run_of(u) * 32;
-                const float (&v)[4][4] = s.acc[t][u];
-                if (!row.there || d >= o.kv.hd_v)
-                    continue;
-                *(float4 *)(to + d) = make_float4(v[0][2 * r], v[1][2 * r], v[2][2 * r], v[3][2 * r]);
-                *(float4 *)(to + d + 4) = make_float4(v[0][2 * r + 1], v[1][2 * r + 1], v[2][2 * r + 1],
-                                                      v[3][2 * r + 1]);
+                if (row.there && d < o.kv.hd_v)
+                    put_values(to + d, s.acc[t][u], 2 * r);
             }
         }
     if (blockIdx.z > 0 || threadIdx.x >= 8 * place<TILES>::ROWS)
         return;
-    struct i16_row row = p.of[threadIdx.x / 8];
-    bool good = p.cq[threadIdx.x / 8].x == p.cq[threadIdx.x / 8].x, is_first = threadIdx.x % 8 == 0;
-    size_t at = part_of(o, row, item);
-    float z = fold_eight(w.z);
-    if (row.there && is_first)
-        maxima(o)[at] = good ? w.m : 0.0f;
-    if (row.there && f.by_block)
-        block_zs(o, at)[threadIdx.x % 8] = good ? w.z : NAN;
-    else if (row.there && is_first)
-        zs(o)[at] = good ? z : NAN;
+    float2 cq = p.cq[threadIdx.x / 8];
+    put_weights(o, p.of[threadIdx.x / 8], cq.x == cq.x, f.by_block, item, w);
 }
 
 CU_INLINE float4 joined(float4 v, const float (&acc)[4][4], int c, struct i16_join j)
@@ -496,33 +416,6 @@ CU_INLINE void enter_whole(const struct i16_attention &o, const struct place<TIL
 
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
-/* What rows see: some of them something of blocks [begin, end], all of them all of positions [from, to]. */
-struct range {
-    int begin, end, from, to;
-};
-
-template <int TILES>
-CU_INLINE struct range see(const struct i16_attention &o, const struct place<TILES> &p, int first_row)
-{
-    enum { ROWS = place<TILES>::ROWS };
-    if (threadIdx.x < ROWS)
-        p.of[threadIdx.x] = i16_row_of(o, 0, first_row + threadIdx.x);
-    __syncthreads();
-    struct i16_row of = p.of[threadIdx.x % ROWS];
-    int first = lanes_least(of.first), last = -lanes_least(-of.pos),
-        from = -lanes_least(of.there ? -of.first : 0), to = lanes_least(of.there ? of.pos : INT32_MAX);
-    return { uniform(first / BLOCK), uniform(last / BLOCK), uniform(from), uniform(to) };
-}
-
-/* The position from which on the kernel ahead may store; of many rows nobody asks. */
-CU_INLINE int first_new(const struct i16_attention &o)
-{
-    int lane = threadIdx.x % WARP;
-    if (o.a.rows > WARP)
-        return 0;
-    return uniform(lanes_least(lane < o.a.rows ? *(const volatile int32_t *)&o.a.pos[lane] : INT32_MAX));
-}
-
 template <int TILES>
 CU_INLINE void load_queries(const struct i16_attention &o, const struct place<TILES> &p, int first_row)
 {
@@ -536,11 +429,11 @@ CU_INLINE void load_queries(const struct i16_attention &o, const struct place<TI
 }
 
 /* A warp's eighth of a block is on its way to the second cache. */
-CU_INLINE void send_for(const struct pf_kv_view &kv, int b)
+CU_INLINE void send_for(const struct pf_kv_view &kv, const char *block, int warp)
 {
     size_t bytes = BLOCK * pf_latent_bytes(kv.hd_k) / WARPS;
     if (threadIdx.x % WARP == 0)
-        fetch_ahead((const uint8_t *)latent_block_of(kv, b) + threadIdx.x / WARP * bytes, bytes);
+        fetch_ahead((const uint8_t *)block + warp * bytes, bytes);
 }
 
 /* blockIdx: rows, in a prompt the last ones, which see most, first; one of gridDim.y thread blocks that share chunks,
@@ -557,10 +450,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
         first_row = (WHOLE ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * ROWS, at = half * HALF + lane % 4 * 8 + quarter;
     struct steps steps = steps_of(o.kv);
     struct place<TILES> p = carve<TILES>((char *)shared, o.kv, steps);
-    struct range all = see(o, p, first_row);
+    struct range all = see<ROWS>(o, p.of, first_row);
     int b = max((all.begin / per + (int)blockIdx.y) * per, all.begin);
     if (b <= all.end)
-        send_for(o.kv, b);
+        send_for(o.kv, latent_block_of(o.kv, b), warp);
     struct sums<TILES> s;
     struct sum_of_weights w = { -INFINITY, 0, -INFINITY, 0 };
     s.clear();
@@ -594,15 +487,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
         if (next % per == 0)
             next += ((int)gridDim.y - 1) * per;
         if (next <= all.end)
-            send_for(o.kv, next);
+            send_for(o.kv, latent_block_of(o.kv, next), warp);
         sum_scores(p, steps, ahead, quarter_of(block, steps, hd, half, quarter), hd, half, quarter);
         meet(1 + half, THREADS / 2);
         score(p, steps, by, cut, b * BLOCK + at, half, quarter, y);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < 2 * TILES; i++)
-            m[i / 2][i % 2] = largest(p, i * 8 + lane / 4);
-        row_m = largest(p, threadIdx.x / 8 % ROWS);
+            m[i / 2][i % 2] = largest(p.m + (i * 8 + lane / 4) * WARPS);
+        row_m = largest(p.m + threadIdx.x / 8 % ROWS * WARPS);
         weigh(p, y, m, by, half, quarter);
         __syncthreads();
         if (next <= all.end) {
