@@ -983,6 +983,23 @@ static void latents_i16(void)
     attend(&wide, PF_KV_I16, 4, 300, true, true);
 }
 
+/* Attention of a tile of rows to more blocks of a latent than a GPU has multiprocessors, by blocks and by chunks: than
+ * one of 16, and, if not brief, one of 132. */
+static void latents_of_many_blocks(void)
+{
+    static const struct attention_case cases[] = {
+        { 576, 512, 16, 1, .window = 0 },      { 320, 256, 5, 1, 1900, .sinks = true },
+        { 96, 32, 3, 1, .row_scale = true },   { 512, 512, 1, 1, 1700, .ring = 8 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attend(&cases[i], PF_KV_I16, 16 / cases[i].n_head, 1500, false, true);
+        attend(&cases[i], PF_KV_I16, 1, 2600, false, true);
+        for (int last = 12000; !brief && last < 30000; last += 8000)
+            attend(&cases[i], PF_KV_I16, 1, last, false, true);
+    }
+    attend(&cases[0], PF_KV_I16, 1, 1300, true, true);
+}
+
 /* Attention of three sequences, whose heads are normed and rotated together, and a product of what it puts out.
  * Something else comes behind the first `before` of them. */
 static void attention_of_several(int hd, int n_head, int n_kv, int window, int before)
@@ -1886,6 +1903,8 @@ int main(int argc, char **argv)
         latents();
     if (wanted("latent in whole numbers"))
         latents_i16();
+    if (wanted("latents of many blocks"))
+        latents_of_many_blocks();
     if (wanted("attention in whole numbers"))
         attentions_i16();
     if (wanted("gated attention"))

@@ -1,5 +1,5 @@
-/* Attention to a latent in whole numbers. A thread block takes one or two tiles of 16 rows (tokens by
- * query heads) and goes over blocks of 64 positions. Operands come straight from memory,
+/* Attention to a latent in whole numbers, of any rows. A thread block takes one or two tiles of 16 rows (tokens by
+ * query heads) and goes over blocks of 64 positions, all of its warps together. Operands come straight from memory,
  * where pf_latent.h lays them out for that: keys from the second cache, which the block ahead is on its way to, and the
  * same bytes as values mostly from the first.
  *
@@ -8,16 +8,12 @@
  *     values     a warp: elements 32 w .. and 32 (w + 8) .., all positions
  *
  * cu_i16_latent_tile.h says what a lane has of them. What becomes of a row's sums:
- *     few rows    partials of chunks, or, where these are too few for the GPU, of blocks; another kernel folds them
+ *     few rows    partials of chunks, or, where these are too few for the GPU, of blocks; another kernel folds them.
+ *                 A single tile's are left to cu_i16_latent_long.cu where a thread block comes to several blocks
  *     a prompt    a thread block has its rows alone: chunks enter the whole, which lies in the output until the last */
 #include "kernels/cuda/cu_i16_latent_tile.h"
 
 enum { THREADS = WARPS * WARP };
-
-struct latent_attention {
-    struct i16_attention o;               /* by_block: n_chunks counts blocks */
-    bool by_block;
-};
 
 /* How the steps of a key are shared out to quarters: those of the latent first, then those of the other part. */
 struct steps {
@@ -583,8 +579,11 @@ static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, con
     if (f.by_block)
         f.o.n_chunks *= N_BLOCKS;
     int y = min(f.o.n_chunks, max(1, card.n_units / x));
-    cudaError_t e = tiles == 2 ? start<2, false>(st, f, y, card.n_units) :
-                               start<1, false>(st, f, y, card.n_units);
+    cudaError_t e;
+    if (pf_cu_latent_takes_long(&f, card.n_units, card.shared_bytes))
+        e = pf_cu_latent_long(st, &f, card.n_units);
+    else
+        e = tiles == 2 ? start<2, false>(st, f, y, card.n_units) : start<1, false>(st, f, y, card.n_units);
     if (e != cudaSuccess)
         return e;
     return f.by_block ? pf_cu_latent_fold(st, &f.o) : pf_cu_i16_fold(st, &f.o);

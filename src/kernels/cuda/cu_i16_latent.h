@@ -2,6 +2,7 @@
  *
  *     cu_i16_latent_rows.cu   rows become numbers: queries in scratch, latents in their chunks
  *     cu_i16_latent.cu        attention of any number of rows
+ *     cu_i16_latent_long.cu   the same of one tile of rows that sees many blocks
  *     cu_i16_latent_fold.cu   partials of few rows enter the whole, where they are of blocks and not yet of chunks
  *
  * A row of these kernels is a token and a query head, numbered token by token, head by head: all heads see the same
@@ -61,6 +62,17 @@ CU_INLINE float *block_zs(const struct i16_attention &o, size_t at)
 {
     return zs(o) + 8 * at;
 }
+
+/* Attention whose rows leave partials. */
+struct latent_attention {
+    struct i16_attention o;               /* by_block: n_chunks counts blocks */
+    bool by_block;                        /* partials are of blocks of 64 positions, not of chunks */
+};
+
+/* Partials of a tile of rows that sees many blocks, cu_i16_latent_long.cu: whether it takes these rows on a GPU of so
+ * many multiprocessors. */
+extern "C" bool pf_cu_latent_takes_long(const struct latent_attention *f, int n_units, size_t shared_bytes);
+extern "C" cudaError_t pf_cu_latent_long(cudaStream_t st, const struct latent_attention *f, int n_units);
 
 /* Partials of blocks, which are o's chunks then, enter the whole. */
 extern "C" cudaError_t pf_cu_latent_fold(cudaStream_t st, const struct i16_attention *o);
