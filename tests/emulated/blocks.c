@@ -418,8 +418,10 @@ void emu_run(const struct emu_kernel *k, void (*await_turn)(void *ctx), void *ct
         for (unsigned y = 0; y < k->grid.y; y++)
             for (unsigned x = 0; x < k->grid.x; x += (unsigned)k->cluster)
                 run_blocks(k, (struct emu_index){ x, y, z }, await_turn, ctx);
+    if (!m->has_turn && k->is_early)     /* the one behind it would not wait for the one ahead of it */
+        broken("no thread of a kernel that may begin early waited for its turn");
     if (!m->has_turn)
-        take_turn(await_turn, ctx);      /* a kernel that never waits for its turn ends no sooner for it */
+        take_turn(await_turn, ctx);
 }
 
 void emu_run_end(void)
