@@ -470,7 +470,7 @@ static void share_rows(int rows, int n_used, bool weigh_input)
 }
 
 /* Layers of which the GPU holds some experts, or all, or none; the others come in every way. */
-static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, int n_ff)
+static void shared_experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff)
 {
     static const enum pf_pick_by ways[][4] = {
         { PF_BY_HOST, PF_BY_DEVICE, PF_BY_DOWN, PF_BY_COPY },
@@ -484,7 +484,7 @@ static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, i
     void *here[3];
     layer.n_placed = 0;
     layer.w[0] = expert_weights(type, n, n_ff);
-    layer.w[1] = expert_weights(type, n, n_ff);
+    layer.w[1] = expert_weights(up_type, n, n_ff);
     layer.w[2] = expert_weights(down_type, n_ff, n);
     for (int i = 0; i < 3; i++) {
         size_t bytes = matrix_at(i, N_EXPERT);
@@ -608,10 +608,11 @@ static void share(void)
     const struct pf_share_sizes sizes = { .n_layer = 2, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
                                           .n_ff = 768 };
     must(units[1]->ops->share->open(units[1], &sizes, serve, served, NULL));
-    shared_experts(PF_Q4_K, PF_Q6_K, 512, 512);
-    shared_experts(PF_Q4_K, PF_Q4_K, 512, 768);
-    shared_experts(PF_Q8_0, PF_MXFP4, 256, 96);
-    shared_experts(PF_Q8_0, PF_F16, 256, 96);
+    shared_experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 512);
+    shared_experts(PF_Q4_K, PF_Q4_K, PF_Q4_K, 512, 768);
+    shared_experts(PF_Q8_0, PF_Q8_0, PF_MXFP4, 256, 96);
+    shared_experts(PF_Q8_0, PF_Q8_0, PF_F16, 256, 96);
+    shared_experts(PF_Q8_0, PF_Q4_0, PF_Q8_0, 256, 96);
     shared_ahead();
     units[1]->ops->share->handoffs(units[1], &stats);
     CHECK(stats.n > 0 && stats.waited_ns > 0, "%d hand-offs in %d ns", (int)stats.n, (int)stats.waited_ns);
