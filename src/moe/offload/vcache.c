@@ -64,6 +64,7 @@ struct pf_vcache {
     struct slot  *slots;                 /* [n_slots] chunk by chunk */
     int           n_slots, cap_slots;
     bool          chooses;               /* pf_vcache_fill is at work: whatever is hotter replaces what is colder */
+    bool          is_astray;             /* the device may believe that it holds an expert whose slot was emptied */
     bool          knows_coldest;         /* every `coldest` holds, until heats change or a slot is emptied */
     int          *index;                 /* [n_layer * n_expert] */
     bool         *held;                  /* [n_layer * n_expert] */
@@ -275,8 +276,8 @@ static void empty_slot(struct pf_vcache *c, int slot)
             pf_residency_drop(c->ram, il, expert);
             c->filling[i].slot = NONE;
         }
-    if (s->held)
-        share->hold(c->device, il, expert, NULL, NULL, NULL);
+    if (s->held && share->hold(c->device, il, expert, NULL, NULL, NULL) < 0)
+        c->is_astray = true;
     struct class *of = class_at(c, slot);
     of->first_free = of->first_free < slot ? of->first_free : slot;
     c->knows_coldest = false;
@@ -527,11 +528,19 @@ static void judge(struct pf_vcache *c)
     c->trial_fills = c->trial_hits = 0;
 }
 
+/* No step may run on a device that would compute with what lies in an emptied slot. */
+static pf_status be_sure(const struct pf_vcache *c)
+{
+    if (c->is_astray)
+        PF_FAIL(PF_EDEVICE, "the GPU could not be told that it no longer holds an expert");
+    return PF_OK;
+}
+
 pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
 {
     uint64_t used = 0;
     if (c->n_slots == 0)
-        return PF_OK;
+        return be_sure(c);
     c->piece_bytes = bytes / (uint64_t)c->n_moe > LEAST_PIECE ? bytes / (uint64_t)c->n_moe : LEAST_PIECE;
     age(c);
     judge(c);
@@ -543,6 +552,7 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
         c->is_wanted[c->wanted[i]] = false;
     }
     c->n_wanted = 0;
+    PF_TRY(be_sure(c));
     /* Where RAM is short, a slot that is pinned for a copy might be the one that the step has to read into. */
     return pf_residency_is_short(c->ram) ? take_up(c, true) : PF_OK;
 }
