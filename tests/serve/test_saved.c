@@ -282,6 +282,21 @@ static void test_damage(void)
         }
 }
 
+/* Saves the session where its file cannot be written, behind what is being written. */
+static void put_in_vain(struct saved *saved, pf_session *s)
+{
+    struct buf away = { 0 };
+    while (saved_is_busy(saved))
+        usleep(1000);
+    buf_printf(&away, "%s.away", folder);
+    CHECK(rename(folder, away.p) == 0);
+    CHECK(saved_put(saved, s) == PUT_DONE);
+    while (saved_is_busy(saved))
+        usleep(1000);
+    CHECK(rename(away.p, folder) == 0);
+    buf_free(&away);
+}
+
 /* A part that could not be written is noticed when it is wanted. */
 static void test_no_folder(void)
 {
@@ -290,18 +305,9 @@ static void test_no_folder(void)
     go_on(s, 300, 300, 0);
     CHECK(saved_put(saved, s) == PUT_DONE);
     go_on(s, 350, 350, 0);
-    while (saved_is_busy(saved))
-        usleep(1000);
-    struct buf away = { 0 };
-    buf_printf(&away, "%s.away", folder);
-    CHECK(rename(folder, away.p) == 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
-    while (saved_is_busy(saved))
-        usleep(1000);
-    CHECK(rename(away.p, folder) == 0);
+    put_in_vain(saved, s);
     CHECK(take_up(saved, 351, 351, 0) == 300, "what was there before");
     CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
-    buf_free(&away);
     pf_session_close(&s);
     saved_close(saved);
     remove_all();
@@ -332,22 +338,13 @@ static void test_not_replaced(void)
 {
     struct saved *saved = reopen(NULL, folder, PLENTY);
     pf_session *s = open_one();
-    struct buf away = { 0 };
     struct listing l;
     go_on(s, 100, 100, 0);
     CHECK(saved_put(saved, s) == PUT_DONE);
     go_on(s, 350, 350, 0);
-    while (saved_is_busy(saved))
-        usleep(1000);
-    buf_printf(&away, "%s.away", folder);
-    CHECK(rename(folder, away.p) == 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
-    while (saved_is_busy(saved))
-        usleep(1000);
-    CHECK(rename(away.p, folder) == 0);
+    put_in_vain(saved, s);
     CHECK(take_up(saved, 351, 351, 0) == 100, "what was to be replaced");
     CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
-    buf_free(&away);
     pf_session_close(&s);
     saved_close(saved);
     list(&l);
