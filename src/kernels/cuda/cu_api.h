@@ -381,8 +381,8 @@ struct cu_take {
     int                     n_picks, n_ff, n_out, n_expert;
     float                  *y;
     struct cu_x             a;
-    const uint8_t *const   *held;          /* {n_expert}, not NULL of those that the device holds, which the host says
-                                              nothing of; or NULL */
+    const uint8_t *const   *held;          /* {n_expert}, not NULL of those that the device holds, whose picks
+                                              take nothing of the host; or NULL */
     const uint8_t         **late;          /* [3][n_expert] */
     uint32_t               *told;          /* device memory: the flag's value, for blocks that do not ask for it */
     int                     card;          /* see cu_offer; others than 0 take no outputs of the host */

@@ -27,10 +27,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
 {
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
-    if (whole_of(e.turns) == NOTHING_LEFT) {
-        wait_turn();
+    if (ends_with_turn(e.turns))
         return;
-    }
     struct chosen chosen = await_pick<CHOOSES>(e, choice, blockIdx.x);
     int pick = blockIdx.x, expert = chosen.expert, lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);
@@ -98,11 +96,9 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS), n = n_picks(e);
     struct picks p = picks_at(memory, n);
-    enum whole whole = whole_of(e.turns);
-    if (whole == NOTHING_LEFT) {
-        wait_turn();
+    if (ends_with_turn(e.turns))
         return;
-    }
+    bool keeps = e.turns.done && some_come_late(e.turns);
     look_up<CHOOSES>(e, choice, row, p);
     if (threadIdx.x < n && p.at[threadIdx.x].rows)
         fetch_ahead(p.at[threadIdx.x].rows, n_rows * e.w.row_bytes);
@@ -122,7 +118,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         if (from.rows && r < e.n_out)
             p.v[t] = scale_and_bias(e.w, from.expert, e.n_out, r, D::total(sums + t * D::n_sums(e.n), e.n));
     }
-    if (whole == PART)
+    if (keeps)
         keep_picks(e, row, p);
     else
         add_picks(e, residual, met, row, p, y);

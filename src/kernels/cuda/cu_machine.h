@@ -258,7 +258,8 @@ CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, ui
 #endif
 }
 
-/* The same in one instruction where there is one, which wants b's words in neighbouring registers. */
+/* Adds a (16 x 32) times b (32 x 8) to c as mma32_add does, by one instruction where the GPU has one; that takes b's
+ * two words from neighbouring registers. */
 template <bool SIGNED>
 CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {

@@ -42,18 +42,23 @@ CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_ch
     return chosen;
 }
 
-/* What a kernel does with its picks; before the block's turn. */
-enum whole { WHOLE, PART, NOTHING_LEFT };     /* all there is; down: keeps outputs for the second turn; nothing */
-
-CU_INLINE enum whole whole_of(const struct cu_turns &turns)
+/* These two before the block's turn. Whether some picks come late, of experts in two turns. */
+CU_INLINE bool some_come_late(const struct cu_turns &turns)
 {
-    if (!turns.told)
-        return WHOLE;
-    bool all = *(const volatile uint32_t *)turns.told == CU_NOTHING_MISSED;
-    return turns.done ? (all ? WHOLE : PART) : all ? NOTHING_LEFT : WHOLE;
+    return turns.told && *(const volatile uint32_t *)turns.told != CU_NOTHING_MISSED;
 }
 
-/* Waits for the block's turn, too. Picks of a second turn were there before the first. */
+/* Whether a second turn has nothing to do. The block has waited for its turn then: the kernel behind it may not begin
+ * before the kernel ahead of it has ended. */
+CU_INLINE bool ends_with_turn(const struct cu_turns &turns)
+{
+    bool ends = turns.told && !turns.done && !some_come_late(turns);
+    if (ends)
+        wait_turn();
+    return ends;
+}
+
+/* The block's pick; waits for its turn, too. Picks of a second turn were there before the first. */
 template <bool CHOOSES>
 CU_INLINE struct chosen await_pick(const struct cu_experts &e, const struct cu_choice &choice, int pick)
 {
@@ -143,7 +148,7 @@ CU_INLINE struct met met_here(const struct cu_experts &e, const struct cu_residu
     return {};
 }
 
-/* Stores the outputs of the picks whose experts are here. */
+/* Stores the outputs of the picks whose experts are here for the second turn. */
 CU_INLINE void keep_picks(const struct cu_experts &e, int row, const struct picks &p)
 {
     __syncthreads();

@@ -92,10 +92,8 @@ gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ str
     struct x_here x = x_here_at(behind, n_segments);
     float *sums = (float *)(behind + x_here_bytes(n_segments));
     const uint8_t **tables = (const uint8_t **)(sums + 2 * GATE_ROWS * n_segments);
-    if (whole_of(e.turns) == NOTHING_LEFT) {
-        wait_turn();
+    if (ends_with_turn(e.turns))
         return;
-    }
     if (t < FOURS)
         open_box(&boxes[t]);
     bring_tables(e, tables);
@@ -198,11 +196,9 @@ down(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct
     uint8_t *copies = (uint8_t *)p.rest, *behind = copies + n * slot;
     struct x_here x = x_here_at(behind, n * n_segments);
     float *sums = (float *)(behind + x_here_bytes(n * n_segments));
-    enum whole whole = whole_of(e.turns);
-    if (whole == NOTHING_LEFT) {
-        wait_turn();
+    if (ends_with_turn(e.turns))
         return;
-    }
+    bool keeps = e.turns.done && some_come_late(e.turns);
     look_up<CHOOSES>(e, choice, row, p);
 #pragma unroll 1
     for (int i = t / WARP; i < n; i += blockDim.x / WARP)
@@ -229,7 +225,7 @@ down(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct
         if (from.rows && r < e.n_out)
             p.v[i] = scale_and_bias(e.w, from.expert, e.n_out, r, sum_of_row(sums + i * n_segments, n_segments));
     }
-    if (whole == PART)
+    if (keeps)
         keep_picks(e, row, p);
     else
         add_picks(e, residual, met, row, p, y);
