@@ -69,14 +69,19 @@ def check_idle(folder):
         check(len(os.listdir(cache)) >= len(asks), "conversations of an idle server are not saved:", os.listdir(cache))
 
 
+def answer_of(args, ask):
+    """The message that a server of its own answers with; its conversation is kept where the arguments say."""
+    with Server(*args) as s:
+        return s.post(CHAT, ask)[2]["choices"][0]["message"]
+
+
 def check_stuck_drive(folder):
     """A file that cannot be read, as on a drive that does not answer, stops who needs it and nobody else. A FIFO that nobody writes to
     is such a file."""
     path, cache = tiny.model(folder), os.path.join(folder, "stuck.cache")
     args = ["-m", path, "--slots", "2", "--cache-dir", cache]
     ask = chat("a" * 500, max_tokens=8, temperature=0)
-    with Server(*args) as s:
-        alone = s.post(CHAT, ask)[2]["choices"][0]["message"]
+    alone = answer_of(args, ask)
     with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(2) as pool:
         file = os.path.join(cache, os.listdir(cache)[0])
         os.remove(file)
@@ -100,8 +105,7 @@ def check_leaving_drive(folder):
     path, cache, fifo = tiny.model(folder), os.path.join(folder, "left.cache"), os.path.join(folder, "fifo")
     args = ["-m", path, "--slots", "1", "--cache-dir", cache]
     ask = chat("a" * 500, max_tokens=8, temperature=0)
-    with Server(*args) as s:
-        alone = s.post(CHAT, ask)[2]["choices"][0]["message"]
+    alone = answer_of(args, ask)
     with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(1) as pool:
         file = os.path.join(cache, os.listdir(cache)[0])
         os.rename(file, file + ".away")
