@@ -23,6 +23,7 @@
 enum {
     PF_SHARE_TICKETS = 32,                /* copies under way at once */
     PF_SHARE_BACKGROUND = 24,             /* the first ticket of low priority: copies with lower numbers go first */
+    PF_SHARE_STAGE = 23,                  /* the ticket of far keys and values on their way to the stage */
     PF_SHARE_ROWS = 16                    /* rows of a shared step at most */
 };
 

@@ -1,7 +1,7 @@
 /* Keys and values for which the device has no room lie in main memory, and no bit knows: one text, as a prompt in
  * pieces, a few rows at a time and token by token, over going back, several sequences in a step, and saving and loading
  * between sessions that have other positions far. The simulated device is lost at its operations, and its allocations
- * fail; it also has so little memory that the session has to find out itself.
+ * and copies fail; it also has so little memory that the session has to find out itself.
  *
  * usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief]
  *        device, shared: simulated; cuda: with the GPU, which is an emulated one where this file is linked with
@@ -145,7 +145,7 @@ static void test_near(pf_model *m, int64_t n_near)
 
 static void test_one(void)
 {
-    static const int64_t near[] = { 1, CHUNK, 2 * CHUNK, 3 * CHUNK + 5, N_CTX };
+    static const int64_t near[] = { 2 * CHUNK, CHUNK, 3 * CHUNK + 5, 1, N_CTX };     /* from 2 * CHUNK on by a stage */
     struct pf_stats stats;
     struct pf_sim sim = { .memory_bytes = 0 };
     pf_model *m = open_model(simulates() ? &sim : NULL, false);
@@ -281,7 +281,7 @@ static void test_little_memory(void)
 static void run_with(struct pf_sim *sim, const char *name)
 {
     pf_model *m = open_model(sim, false);
-    pf_session *s = open_session(m, CHUNK);
+    pf_session *s = open_session(m, 2 * CHUNK);
     rest(s, name);
     go_back(s, AGAIN, name);
     eval(s, 40, name);
@@ -295,10 +295,20 @@ static void test_failures(void)
     struct pf_sim sim = { .memory_bytes = 0 };
     char name[64];
     run_with(&sim, "counting");
-    uint64_t n_ops = sim.n_ops, n_allocs = sim.n_allocs;
+    uint64_t n_ops = sim.n_ops, n_allocs = sim.n_allocs, n_fetches = sim.n_fetches;
     for (uint64_t i = 1; i <= n_ops; i += n_ops / RUNS) {
         sim = (struct pf_sim){ .lose_at = i };
         snprintf(name, sizeof name, "lost at operation %d", (int)i);
+        run_with(&sim, name);
+    }
+    for (uint64_t i = 1; i <= 3; i++) {
+        sim = (struct pf_sim){ .break_every = i };
+        snprintf(name, sizeof name, "every copy %d breaks", (int)i);
+        run_with(&sim, name);
+    }
+    for (uint64_t i = 1; i <= n_fetches; i += n_fetches / RUNS + 1) {
+        sim = (struct pf_sim){ .refuse_fetch = i };
+        snprintf(name, sizeof name, "copy %d cannot begin", (int)i);
         run_with(&sim, name);
     }
     for (uint64_t i = n_allocs > RUNS ? n_allocs - RUNS : 1; i <= n_allocs; i++) {

@@ -55,29 +55,6 @@ static pf_status rotate(struct pf_step *t, const struct pf_attention *a, int row
     return a->rotate ? ops_of(t)->rope(t->unit->backend, ropes, a->k.data ? 2 : 1, rows) : PF_OK;
 }
 
-/* Each tile of a prompt's queries would read far keys and values over the bus: if there is room, they come to the
- * device once instead. *at_hand, where they are, becomes the view by which the part attends. */
-static pf_status bring(struct pf_step *t, const struct pf_kv_layer *kv, const struct pf_part *p,
-                       struct pf_kv_view *at_hand)
-{
-    enum { IN_PLACE_ROWS = 8 };
-    pf_status (*copy)(pf_backend *, void *, const void *, size_t) = ops_of(t)->bring ? ops_of(t)->bring :
-                                                                                       ops_of(t)->upload;
-    int64_t n_far = kv->view.n_chunks - kv->view.n_near;
-    int64_t n = (pf_part_end(p) + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS - kv->view.n_near;
-    if (!kv->far || !t->unit->stage || n <= 0 || p->rows <= IN_PLACE_ROWS)
-        return PF_OK;
-    size_t k_bytes = kv->k_far / (size_t)n_far * (size_t)n, v_bytes = kv->v_far / (size_t)n_far * (size_t)n;
-    char *k = kv->far, *v = k + kv->k_far, *k_to = t->unit->stage, *v_to = k_to + k_bytes;
-    if (k_bytes + v_bytes > t->unit->stage_bytes)
-        return PF_OK;
-    PF_TRY(copy(t->unit->backend, k_to, k, k_bytes));
-    PF_TRY(copy(t->unit->backend, v_to, v, v_bytes));
-    at_hand->k_far += (intptr_t)k_to - (intptr_t)k;
-    at_hand->v_far += (intptr_t)v_to - (intptr_t)v;
-    return PF_OK;
-}
-
 /* One part's rows: their keys and values go to its session's, and they attend to these. */
 static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
 {
@@ -92,12 +69,10 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     const int32_t *pos = b->pos + first, *chosen = NULL;
     if (t->m->layers[il].has_indexer && pf_index_is_used(p))
         chosen = b->chosen + first * (size_t)z->n_lists * (size_t)z->max_chosen;
-    if (t->visits)
-        PF_TRY(pf_lent_take(t, p, &kv->view, &at_hand));
+    PF_TRY(t->visits ? pf_lent_take(t, p, &kv->view, &at_hand) : pf_far_take(t, il, p, &at_hand));
     if (a->kv_layer == il)
         PF_TRY(ops->kv_store(be, &at_hand, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v,
                              pos, p->rows));
-    PF_TRY(t->visits ? PF_OK : bring(t, kv, p, &at_hand));
     PF_TRY(ops->attention(be, &(struct pf_attention_op){
         .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = &at_hand,
         .pos = pos, .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window,
@@ -105,7 +80,7 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
         .row_scale = a->temper ? b->temper + first : NULL, .chosen = chosen,
         .max_chosen = z->max_chosen, .n_lists = z->n_lists, .run = z->ratio * z->run,
         .open_run = t->m->arch->index_runs }));
-    return t->visits ? pf_lent_give_back(t, p, &kv->view, &at_hand) : PF_OK;
+    return t->visits ? pf_lent_give_back(t, p, &kv->view, &at_hand) : pf_far_give_back(t, il, p);
 }
 
 /* attn *= sigmoid(gate), element by element or head by head. */

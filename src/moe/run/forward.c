@@ -144,7 +144,9 @@ pf_status pf_run_layers(struct pf_step *t, const struct pf_unit *u, int rows, pf
 /* Runs the layers of the unit at work. */
 static pf_status run_layers(struct pf_step *t, int rows)
 {
-    return pf_run_layers(t, pf_step_unit(t, (int)(t->unit - t->m->work->units)), rows, pf_run_layer);
+    pf_status st = pf_run_layers(t, pf_step_unit(t, (int)(t->unit - t->m->work->units)), rows, pf_run_layer);
+    pf_far_drop(t);
+    return st;
 }
 
 /* A row that has logits, whose it is, and where they go. */

@@ -28,6 +28,7 @@ struct pf_step {
     struct pf_work_unit  *unit;              /* the one of m->work that is at work */
     bool                  visits;            /* the layers at work are the CPU's, on a card (place/visits.h): their
                                                 keys and values are the host's */
+    int                   far_ahead;         /* the layer whose far keys and values are on their way; 0: none's are */
     int                   back;              /* with several processes: rows from here on come back to the first one */
     bool                  is_told;           /* other processes make the step at the same time */
     enum pf_repeat_how    how;               /* if so: how rank 0 makes it, */

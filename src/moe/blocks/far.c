@@ -1,0 +1,124 @@
+/* Far keys and values in a prompt. Each tile of queries would read them over the bus, so those of a layer come once to
+ * the stage, and its attention reads them there. What earlier steps have written is copied; this step's rows are stored
+ * on the stage, and go from there to main memory, since a kernel that stores them there writes byte by byte.
+ *
+ *     far      | places of earlier steps | this step's |        main memory
+ *                    copied |                   ^ copied behind attention
+ *     stage    | ..         v            | stored      |        the card's memory, one layer's at a time
+ *
+ * Where a prompt's experts cross the bus, too, the copy of the next layer that has any begins when this layer's
+ * attention leaves the stage: in front of the experts that are asked for from then on, not behind them.
+ *
+ *     operations    | attention 0 |   router, experts 0   |   | attention 1 |   router, experts 1
+ *     copies         experts 0 .. | far 1 | experts 0, 1 ..                 | far 2 | experts 1, 2 .. */
+#include "backend/share.h"
+#include "moe/blocks/blocks.h"
+#include "moe/place/placement.h"
+
+enum { IN_PLACE_ROWS = 8 };              /* so few rows read each far place once, where it is */
+
+/* A layer's far places up to a part's last position, and where they are on the stage. */
+struct far {
+    char  *k, *v, *k_to, *v_to;
+    size_t k_place, v_place;             /* bytes of one */
+    size_t n, n_copied, first_new;       /* places; the first ones, which the stage gets; the first that has new rows */
+};
+
+static size_t far_places(const struct pf_kv_layer *kv, int64_t end)
+{
+    int64_t n = (end + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS - kv->view.n_near;
+    return n > 0 ? (size_t)n : 0;
+}
+
+/* Whether layer il reads any by way of the stage, which has room for them. The stage gets those that earlier steps have
+ * written to, and also the last one if this step does not fill it: attention wants numbers behind its rows. A layer
+ * with another's keys and values gets all, as that one has stored this step's. */
+static bool reads_far(const struct pf_step *t, int il, const struct pf_part *p, struct far *f)
+{
+    const struct pf_attention *a = &t->m->layers[il].attn;
+    const struct pf_kv_layer *kv = &p->s->kv[a->kv_layer];
+    size_t n = far_places(kv, pf_part_end(p)), n_far = (size_t)(kv->view.n_chunks - kv->view.n_near);
+    if (!kv->far || !t->unit->stage || n == 0 || p->rows <= IN_PLACE_ROWS)
+        return false;
+    bool fills = pf_part_end(p) % PF_KV_CHUNK_POSITIONS == 0 && a->kv_layer == il;
+    int64_t filled = p->s->computed / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
+    *f = (struct far){ .k = kv->far, .v = (char *)kv->far + kv->k_far, .k_to = t->unit->stage,
+                       .k_place = kv->k_far / n_far, .v_place = kv->v_far / n_far, .n = n,
+                       .n_copied = fills ? far_places(kv, p->s->computed) : n, .first_new = far_places(kv, filled) };
+    f->v_to = f->k_to + n * f->k_place;
+    return n * (f->k_place + f->v_place) <= t->unit->stage_bytes;
+}
+
+/* Begins behind what was asked for so far, and later operations come behind it. */
+static pf_status copy_now(struct pf_step *t, const struct far *f)
+{
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    pf_status (*copy)(pf_backend *, void *, const void *, size_t) = ops->bring ? ops->bring : ops->upload;
+    if (f->n_copied == 0)
+        return PF_OK;
+    PF_TRY(copy(be, f->k_to, f->k, f->n_copied * f->k_place));
+    return copy(be, f->v_to, f->v, f->n_copied * f->v_place);
+}
+
+pf_status pf_far_take(struct pf_step *t, int il, const struct pf_part *p, struct pf_kv_view *at_hand)
+{
+    struct far f;
+    bool sent = il > 0 && t->far_ahead == il;
+    if (!reads_far(t, il, p, &f))
+        return PF_OK;
+    t->far_ahead = sent ? 0 : t->far_ahead;
+    if (!sent || ops_of(t)->share->use(t->unit->backend, PF_SHARE_STAGE) < 0)
+        PF_TRY(copy_now(t, &f));
+    at_hand->k_far += (intptr_t)f.k_to - (intptr_t)f.k;
+    at_hand->v_far += (intptr_t)f.v_to - (intptr_t)f.v;
+    return PF_OK;
+}
+
+/* The next layer of the unit at work that reads far places; 0: none. */
+static int next_far(const struct pf_step *t, int il, const struct pf_part *p, struct far *f)
+{
+    int end = p->s->units[t->unit - t->m->work->units].end;
+    for (il++; il < end; il++)
+        if (t->m->layers[il].mixer == PF_MIXER_ATTENTION && t->m->layers[il].attn.kv_layer == il &&
+            reads_far(t, il, p, f))
+            return il;
+    return 0;
+}
+
+/* A copy that cannot begin now is made when the layer wants it. */
+static pf_status send_next(struct pf_step *t, int il, const struct pf_part *p)
+{
+    const struct pf_share_ops *share = ops_of(t)->share;
+    struct far f;
+    int next;
+    if (!t->m->place->experts_apart || !share || t->n_parts > 1 || p->rows <= PF_SHARE_ROWS)
+        return PF_OK;
+    if (!(next = next_far(t, il, p, &f)) || f.n_copied == 0)
+        return PF_OK;
+    const struct pf_piece pieces[] = { { f.k_to, f.k, f.n_copied * f.k_place },
+                                       { f.v_to, f.v, f.n_copied * f.v_place } };
+    PF_TRY(share->release(t->unit->backend, PF_SHARE_STAGE));
+    if (share->fetch(t->unit->backend, PF_SHARE_STAGE, pieces, 2) == PF_OK)
+        t->far_ahead = next;
+    return PF_OK;
+}
+
+pf_status pf_far_give_back(struct pf_step *t, int il, const struct pf_part *p)
+{
+    const struct pf_backend_ops *ops = ops_of(t);
+    struct far f;
+    if (reads_far(t, il, p, &f) && t->m->layers[il].attn.kv_layer == il) {
+        size_t k = f.first_new * f.k_place, v = f.first_new * f.v_place, n = f.n - f.first_new;
+        PF_TRY(ops->download(t->unit->backend, f.k + k, f.k_to + k, n * f.k_place));
+        PF_TRY(ops->download(t->unit->backend, f.v + v, f.v_to + v, n * f.v_place));
+    }
+    return send_next(t, il, p);
+}
+
+void pf_far_drop(struct pf_step *t)
+{
+    if (t->far_ahead)
+        ops_of(t)->share->fetch_wait(t->unit->backend, PF_SHARE_STAGE);
+    t->far_ahead = 0;
+}
