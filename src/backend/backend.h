@@ -618,6 +618,10 @@ struct pf_backend_ops {
     pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
     pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
     pf_status (*experts_end)(pf_backend *b);
+    /* experts_part whose work is done already: the down products of the experts' picks are in y [rows * n_used][n_out],
+     * as experts_halves puts them. y is memory shared with the host, and stays as it is until `finish`. NULL: the
+     * backend cannot do so. */
+    pf_status (*experts_given)(pf_backend *b, const int *experts, int n, const float *y);
     /* experts_part with gate and up apart from down; each picked expert has each of the two once. When it returns, the
      * op's pick_act and pick_y hold the activations and down products of this work. NULL: the backend cannot do so. */
     pf_status (*experts_halves)(pf_backend *b, const struct pf_halves *h);

@@ -556,7 +556,8 @@ static const struct pf_backend_ops cpu_ops = {
     .agree = pf_cpu_agree,
     .spread = pf_cpu_spread,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
-    .experts_halves = pf_cpu_experts_halves, .experts_end = pf_cpu_experts_end, .alert = cpu_alert,
+    .experts_halves = pf_cpu_experts_halves, .experts_given = pf_cpu_experts_given, .experts_end = pf_cpu_experts_end,
+    .alert = cpu_alert,
 };
 
 /* The pool is the owner's, or a new one. */

@@ -105,6 +105,7 @@ pf_status pf_cpu_experts(pf_backend *b, const struct pf_experts_op *e);
 pf_status pf_cpu_experts_begin(pf_backend *b, const struct pf_experts_op *e);
 pf_status pf_cpu_experts_part(pf_backend *b, const int *experts, int n);
 pf_status pf_cpu_experts_halves(pf_backend *b, const struct pf_halves *h);
+pf_status pf_cpu_experts_given(pf_backend *b, const int *experts, int n, const float *y);
 pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a);

@@ -401,6 +401,18 @@ pf_status pf_cpu_experts_part(pf_backend *backend, const int *experts, int n)
                                                                .n_down = n });
 }
 
+pf_status pf_cpu_experts_given(pf_backend *backend, const int *experts, int n, const float *y)
+{
+    const struct cpu_backend *b = cpu_of(backend);
+    size_t n_out = (size_t)b->experts.down->n_out;
+    for (int i = 0; i < n; i++) {
+        const struct expert_group *g = &b->groups[experts[i]];
+        for (int at = g->first; at < g->first + g->n; at++)
+            memcpy(b->pick_out + (size_t)at * n_out, y + (size_t)b->sorted[at] * n_out, n_out * sizeof *y);
+    }
+    return PF_OK;
+}
+
 pf_status pf_cpu_experts_end(pf_backend *backend)
 {
     struct cpu_backend *b = cpu_of(backend);

@@ -111,6 +111,7 @@ static const struct pf_backend_ops cuda_ops = {
     .experts = pf_cuda_experts,
     .experts_begin = pf_cuda_experts_begin,
     .experts_part = pf_cuda_experts_part,
+    .experts_given = pf_cuda_experts_given,
     .experts_end = pf_cuda_experts_end,
     .experts_up = pf_cuda_experts_up,
     .experts_down = pf_cuda_experts_down,

@@ -236,6 +236,16 @@ struct cu_combine {
 };
 cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const struct cu_residual *residual);
 
+/* Rows of `to` from the same rows of y, main memory, for picks of experts with an address in the table. [n_picks][n] */
+struct cu_given_picks {
+    const uint8_t *const *table;         /* [n_expert] */
+    const int32_t *picks;
+    const float   *y;
+    float         *to;
+    int            n_picks, n;
+};
+cudaError_t pf_cu_take_given(cudaStream_t st, const struct cu_given_picks *g);
+
 /* x.q, x.d, x.s from x.f, whose rows begin every `stride` floats. */
 cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault);
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);

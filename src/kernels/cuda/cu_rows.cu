@@ -405,6 +405,23 @@ extern "C" cudaError_t pf_cu_bring(cudaStream_t st, void *to, const void *from, 
                         (uint4 *)to, (const uint4 *)from, n);
 }
 
+/* blockIdx: pick. A thread has several words on their way at once: the bus takes long to answer. */
+static __global__ void __launch_bounds__(THREADS) take_given(const __grid_constant__ struct cu_given_picks g)
+{
+    wait_turn();
+    size_t first = (size_t)blockIdx.x * g.n;
+    if (!g.table[g.picks[blockIdx.x]])
+        return;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < g.n; i += THREADS)
+        g.to[first + i] = __ldcs(g.y + first + i);
+}
+
+extern "C" cudaError_t pf_cu_take_given(cudaStream_t st, const struct cu_given_picks *g)
+{
+    return launch_early(take_given, (unsigned)g->n_picks, THREADS, 0, st, *g);
+}
+
 static __global__ void softcap(float *x, float cap, int64_t n)
 {
     wait_turn();

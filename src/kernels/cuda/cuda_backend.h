@@ -390,6 +390,7 @@ void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
 void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c);
 pf_status pf_cuda_pass(pf_backend *backend, pf_backend *to, void *x_to, const void *x, size_t bytes);
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes);
+void     *pf_cuda_seen_by_kernels(void *p);          /* where kernels find the host's memory at p; NULL: they do not */
 pf_status pf_cuda_bring(pf_backend *backend, void *to, const void *from, size_t bytes);
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes);
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
@@ -437,6 +438,7 @@ pf_status pf_cuda_spread(pf_backend *backend, const struct pf_spread_op *s);
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_begin(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n);
+pf_status pf_cuda_experts_given(pf_backend *backend, const int *experts, int n, const float *y);
 pf_status pf_cuda_experts_end(pf_backend *backend);
 pf_status pf_cuda_experts_up(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_down(pf_backend *backend, const struct pf_experts_op *e);

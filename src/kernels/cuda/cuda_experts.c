@@ -389,6 +389,32 @@ pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n)
     return PF_OK;
 }
 
+/* Marks the experts of a part in part_table, and has a kernel copy what their picks put out. */
+static pf_status take_part(struct cuda_backend *b, const int *experts, int n, const float *y)
+{
+    const struct pf_experts_op *e = &b->parts;
+    struct cu_entries entries = { .n = n, .stride = e->n_expert, .n_clear = e->n_expert };
+    for (int i = 0; i < n; i++) {
+        entries.expert[i] = experts[i];
+        for (int p = 0; p < 3; p++)
+            entries.at[p][i] = (const uint8_t *)y;
+    }
+    CU_PUT(b, pf_cu_set_table(b->stream, b->part_table, &entries), "naming experts");
+    const struct cu_given_picks g = { b->part_table, e->picks, y, b->pick_out, e->rows * e->n_used, e->down->n_out };
+    return pf_cuda_put(b, pf_cu_take_given(b->stream, &g), "taking the CPU's experts");
+}
+
+pf_status pf_cuda_experts_given(pf_backend *backend, const int *experts, int n, const float *y)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const float *seen = pf_cuda_seen_by_kernels((void *)(uintptr_t)y);
+    if (!seen)
+        PF_FAIL(PF_EDEVICE, "the GPU cannot read the memory that the CPU's experts put out to");
+    for (int i = 0; i < n; i += CU_TABLE_ENTRIES)
+        PF_TRY(take_part(b, experts + i, n - i < CU_TABLE_ENTRIES ? n - i : CU_TABLE_ENTRIES, seen));
+    return PF_OK;
+}
+
 pf_status pf_cuda_experts_end(pf_backend *backend)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

@@ -80,8 +80,7 @@ pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream), "copying to the GPU");
 }
 
-/* Where kernels find the host's memory at p; NULL: they do not. */
-static void *seen_by_kernels(void *p)
+void *pf_cuda_seen_by_kernels(void *p)
 {
     void *seen;
     if (cudaHostGetDevicePointer(&seen, p, 0) == cudaSuccess)
@@ -93,7 +92,7 @@ static void *seen_by_kernels(void *p)
 pf_status pf_cuda_bring(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    const void *seen = seen_by_kernels((void *)(uintptr_t)from);
+    const void *seen = pf_cuda_seen_by_kernels((void *)(uintptr_t)from);
     if (!seen || ((uintptr_t)seen | (uintptr_t)to | bytes) % 16 != 0)
         return pf_cuda_upload(backend, to, from, bytes);
     PF_TRY(pf_cuda_settle(b));
@@ -106,7 +105,7 @@ pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size
     struct cuda_backend *b = pf_cuda_of(backend);
     struct held_rows rows;
     bool gives = pf_cuda_gives(b, from, (int64_t)(bytes / sizeof(float)), &rows) && !b->product.given.to[rows.first];
-    float *seen = gives ? seen_by_kernels(to) : NULL;
+    float *seen = gives ? pf_cuda_seen_by_kernels(to) : NULL;
     if (seen) {
         for (int i = 0; i < rows.n; i++)
             b->product.given.to[rows.first + i] = seen + (size_t)i * (size_t)rows.n_out;

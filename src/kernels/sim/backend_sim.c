@@ -481,6 +481,13 @@ static pf_status sim_experts_part(pf_backend *backend, const int *experts, int n
     return b->inner->ops->experts_part(b->inner, experts, n);
 }
 
+static pf_status sim_experts_given(pf_backend *backend, const int *experts, int n, const float *y)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->experts_given(b->inner, experts, n, y);
+}
+
 static pf_status sim_experts_end(pf_backend *backend)
 {
     struct sim_backend *b = sim_of(backend);
@@ -814,7 +821,7 @@ static const struct pf_backend_ops sim_ops = {
     .compress = sim_compress, .mix = sim_mix, .streams_read = sim_streams_read, .streams_write = sim_streams_write,
     .gated_read = sim_gated_read, .gated_write = sim_gated_write, .agree = sim_agree, .spread = sim_spread,
     .experts = sim_experts, .experts_begin = sim_experts_begin, .experts_part = sim_experts_part,
-    .experts_end = sim_experts_end,
+    .experts_given = sim_experts_given, .experts_end = sim_experts_end,
     .share = &sim_share,
 };
 
