@@ -1,5 +1,5 @@
 /* Transfers and deals one by one: the state machine of post-fetch for every order of events, on the simulated device;
- * the solver on machines that exist only here. */
+ * the solver, and the deal of a prompt's experts, on machines that exist only here. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "check.h"
 #include "kernels/sim/sim.h"
 #include "moe/offload/postfetch.h"
+#include "moe/offload/prompt_deal.h"
 
 enum { N_EXPERTS = 6, GATE = 700, UP = 300, DOWN = 1000 };
 
@@ -302,6 +303,36 @@ static void test_nonsense(void)
     CHECK(out.n_deals == 0, "%d deals", out.n_deals);
 }
 
+/* Whether both sides of a machine end within an expert's time of each other, once it was seen to be so fast. */
+static void prompt_on(double bus_bytes_s, double cpu_s, int n, uint64_t backlog)
+{
+    enum { BYTES = 3000000, ROWS = 100 };
+    struct pf_prompt_prices p = { 0 };
+    CHECK(pf_prompt_pays(&p, ROWS, BYTES) && pf_prompt_share(&p, ROWS, n, BYTES, 0) <= 4, "before anything is known");
+    pf_prompt_learn_bus(&p, BYTES, (uint64_t)(BYTES / bus_bytes_s * 1e9));
+    pf_prompt_learn_cpu(&p, ROWS, 3, (uint64_t)(3 * cpu_s * 1e9));
+    int k = pf_prompt_share(&p, ROWS, n, BYTES, backlog);
+    double bus = ((double)backlog + (double)(n - k) * BYTES) / bus_bytes_s, cpu = k * cpu_s,
+           one = cpu_s + BYTES / bus_bytes_s;
+    CHECK(k >= 0 && k <= n && (fabs(bus - cpu) <= one || (k == n && bus > cpu)), "%d of %d: bus %g s, CPU %g s", k, n,
+          bus, cpu);
+    CHECK(pf_prompt_pays(&p, ROWS, BYTES) == (BYTES / (bus_bytes_s * cpu_s + BYTES) >= 0.05), "k %d of %d", k, n);
+    CHECK(pf_prompt_share(&p, 2 * ROWS, n, BYTES, 0) <= 4, "twice the rows are another price");
+}
+
+static void test_prompt_deal(void)
+{
+    struct pf_prompt_prices p = { 0 };
+    int n = 0;
+    for (int i = 0; i < 64; i++)
+        prompt_on(1e9 * (1 << i % 8), 1e-6 * (1 << i / 8 * 2), 5 + i * 2, i % 3 * (uint64_t)40000000);
+    pf_prompt_learn_bus(&p, 1000000, 1000000);
+    pf_prompt_learn_cpu(&p, 40, 1, 1000000);
+    while (n < 10000 && !pf_prompt_pays(&p, 40, 1000))
+        n++;
+    CHECK(n > 100 && n < 10000, "what did not pay is tried again after %d layers", n);
+}
+
 int main(void)
 {
     for (int i = 0; i < N_EXPERTS; i++) {
@@ -317,6 +348,7 @@ int main(void)
     test_late(PF_AUTO, 1000000000, 1e6, false);      /* the copy seemed late, and was not */
     test_refused();
     test_rules();
+    test_prompt_deal();
     test_often_late();
     test_memory();
     test_nonsense();

@@ -255,7 +255,7 @@ static pf_status open_tables(struct pf_offload *f)
         if (!f->on_device[i] || !f->served || !f->held || !f->skip || !f->is_held || (f->n_lanes > 1 && !f->home))
             PF_FAIL(PF_ENOMEM, "no memory for tables of %zu experts", n);
     }
-    return PF_OK;
+    return pf_prompts_open_cpu(f);
 }
 
 /* Deals experts to the cards that are there, of each run of neighbours to each its part of all the room. */
@@ -394,6 +394,7 @@ static void offload_close(struct pf_placement *p)
     pf_free(f->skip);
     pf_free(f->is_held);
     pf_free(f->home);
+    pf_prompts_close_cpu(f);
     pf_free(f);
 }
 

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT_TICKET = PF_MAX_TRANSFERS, ALL_TOUCHED = 4 };
+enum { ALL_TOUCHED = 4 };
+
 /* Copies of several experts, queued then, are over. */
 static void note_copies(struct pf_offload *f, struct pf_lane *l, const char *what, int il, uint64_t begun_ns)
 {
@@ -64,8 +65,9 @@ static pf_status fill_slot(struct pf_offload *f, struct pf_lane *l, int slot, in
         part[i] = (struct part){ parts[i / 3][i % 3], bytes[i % 3], &at[i / 3][i % 3] };
         pf_count(&f->stream_bytes, bytes[i % 3]);
     }
+    l->sent[slot] = (uint64_t)n * (bytes[0] + bytes[1] + bytes[2]);
     int n_pieces = join_parts(part, 3 * n, l->slots[slot], pieces);
-    return device->ops->share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces);
+    return device->ops->share->fetch(device, pf_slot_ticket(slot), pieces, n_pieces);
 }
 
 static void name_experts(struct pf_offload *f, const int *experts, int n, const uint8_t *(*at)[3])
@@ -84,9 +86,9 @@ static int per_slot_of(const struct pf_lane *l, const uint64_t bytes[3])
 static pf_status run_slot(struct pf_lane *l, int slot, const int *experts, int n)
 {
     pf_backend *device = l->device;
-    PF_TRY(device->ops->share->use(device, PROMPT_TICKET + slot));
+    PF_TRY(device->ops->share->use(device, pf_slot_ticket(slot)));
     PF_TRY(device->ops->experts_part(device, experts, n));
-    return device->ops->share->release(device, PROMPT_TICKET + slot);
+    return device->ops->share->release(device, pf_slot_ticket(slot));
 }
 
 /* Waits for copies into all slots, as the store may take the experts' places back only then. False: one failed. */
@@ -96,13 +98,21 @@ static bool wait_for_slots(struct pf_offload *f, uint64_t begun_ns)
     PF_FOR_LANES(f, k) {
         struct pf_lane *l = &f->lanes[k];
         for (int s = 0; s < l->n_slots; s++)
-            failed |= l->device->ops->share->fetch_wait(l->device, PROMPT_TICKET + s) == PF_FETCH_FAILED;
+            failed |= l->device->ops->share->fetch_wait(l->device, pf_slot_ticket(s)) == PF_FETCH_FAILED;
         note_copies(f, l, "experts", f->offer->il, begun_ns);
     }
     return !failed;
 }
 
-/* Experts of a batch go to the lanes in turn, a slot full at a time, or less if all lanes are to have some. */
+static pf_status wait_for_copies(struct pf_offload *f, uint64_t begun_ns, pf_status st)
+{
+    if (!wait_for_slots(f, begun_ns) && st == PF_OK)
+        PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
+    return st;
+}
+
+/* Experts of a batch go to the lanes in turn, a slot full at a time, or less if all lanes are to have some. Where the
+ * CPU computes others meanwhile it is waited for them later: they stay where they are. */
 static pf_status stream_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
@@ -127,18 +137,16 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
         if (st == PF_OK)
             st = run_slot(l, slot, experts + i, k);
     }
-    if (!wait_for_slots(f, begun_ns) && st == PF_OK)
-        PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
-    return st;
+    return f->cpu.n > 0 && st == PF_OK ? PF_OK : wait_for_copies(f, begun_ns, st);
 }
 
-/* Fills a slot with experts of a layer from number x on; returns the number after the last. */
-static int fill_slot_ahead(struct pf_offload *f, struct pf_lane *l, int il, int x)
+/* Fills a slot with at most `most` experts of a layer from number x on; returns the number after the last. */
+static int fill_slot_ahead(struct pf_offload *f, struct pf_lane *l, int il, int x, int most)
 {
     struct pf_model *m = f->base.m;
     uint64_t bytes[3];
     pf_expert_bytes(m, il, bytes);
-    int slot = l->turn++ % l->n_slots, per_slot = per_slot_of(l, bytes);
+    int slot = l->turn++ % l->n_slots, per_slot = per_slot_of(l, bytes) < most ? per_slot_of(l, bytes) : most;
     struct pf_ahead *a = &l->ahead[slot];
     const uint8_t *parts[PF_RESIDENCY_BATCH][3];
     a->il = il;
@@ -154,17 +162,23 @@ static int fill_slot_ahead(struct pf_offload *f, struct pf_lane *l, int il, int 
     return x;
 }
 
-/* The next layer's first experts are copied while attention has the device: a prompt touches all of them. */
+/* The next layer's first experts are copied while attention has the device: a prompt touches all of them. The CPU is
+ * left as many as it computed of this one. */
 static void fill_ahead(struct pf_offload *f, int il, int rows)
 {
     struct pf_model *m = f->base.m;
     if (il >= f->end || !m->layers[il].is_moe || rows * m->n_used < ALL_TOUCHED * m->n_expert)
         return;
     pf_offload_find_held(f, il);
-    for (int s = 0, x = 0; s < PF_TRANSIT_SLOTS; s++)
-        PF_FOR_LANES(f, k)
-            if (s < f->lanes[k].n_slots)
-                x = fill_slot_ahead(f, &f->lanes[k], il, x);
+    for (int s = 0, x = 0, most = f->cpu.n_bus >= 0 ? f->cpu.n_bus : m->n_expert; s < PF_TRANSIT_SLOTS; s++)
+        PF_FOR_LANES(f, k) {
+            struct pf_lane *l = &f->lanes[k];
+            int slot = l->turn % l->n_slots;
+            if (s >= l->n_slots || most == 0)
+                continue;
+            x = fill_slot_ahead(f, l, il, x, most);
+            most -= l->ahead[slot].n;
+        }
 }
 
 /* Waits for what was copied ahead into a slot and lets go of its pins. */
@@ -172,7 +186,7 @@ static void drop_ahead(struct pf_offload *f, struct pf_lane *l, int slot)
 {
     struct pf_ahead *a = &l->ahead[slot];
     if (a->n > 0) {
-        l->device->ops->share->fetch_wait(l->device, PROMPT_TICKET + slot);
+        l->device->ops->share->fetch_wait(l->device, pf_slot_ticket(slot));
         note_copies(f, l, "experts ahead", a->il, a->begun_ns);
     }
     for (int i = 0; i < a->n; i++)
@@ -221,9 +235,20 @@ static pf_status run_held(struct pf_offload *f, struct pf_lane *l, int il, const
     return n > 0 ? l->device->ops->experts_part(l->device, f->held, n) : PF_OK;
 }
 
+static pf_status run_with_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown)
+{
+    uint64_t begun_ns = pf_now_ns();
+    PF_TRY(pf_residency_run(f->ram, il, shown, f->skip, stream_batch, f));
+    pf_status st = pf_prompts_run_cpu(f, il, shown);
+    PF_TRY(wait_for_copies(f, begun_ns, st));
+    pf_prompts_learn_bus(f);
+    pf_prompts_drop_ahead(f);
+    return f->base.device->ops->experts_given(f->base.device, f->cpu.experts, f->cpu.n, f->cpu.pick_y);
+}
+
 /* Between begin and end of the op: all lanes multiply by what they hold, what was copied ahead, and what is missed. The
  * host waits for copies when all lanes have been asked for what they do with them. */
-static pf_status run_lanes(struct pf_offload *f, int il, const struct pf_experts_op *shown)
+static pf_status run_lanes(struct pf_offload *f, int il, const struct pf_experts_op *shown, bool asks_cpu)
 {
     pf_offload_find_held(f, il);
     memcpy(f->skip, f->is_held, (size_t)shown->n_expert * sizeof *f->skip);
@@ -231,6 +256,10 @@ static pf_status run_lanes(struct pf_offload *f, int il, const struct pf_experts
         PF_TRY(run_held(f, &f->lanes[k], il, shown));
     PF_FOR_LANES(f, k)
         PF_TRY(run_ahead(f, &f->lanes[k], il));
+    if (asks_cpu)
+        pf_prompts_choose_cpu(f, il, shown);
+    if (f->cpu.n > 0)
+        return run_with_cpu(f, il, shown);
     pf_prompts_drop_ahead(f);
     return pf_residency_run(f->ram, il, shown, f->skip, stream_batch, f);
 }
@@ -240,7 +269,13 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     pf_backend *device = f->base.device;
     struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
     struct pf_experts_op op = *e, shown = *e;
-    PF_TRY(device->ops->download(device, f->picks, e->picks, (size_t)e->rows * (size_t)e->n_used * sizeof *f->picks));
+    size_t rows = (size_t)e->rows, n_picks = rows * (size_t)e->n_used;
+    bool asks_cpu = pf_prompts_ask_cpu(f, il, e->rows);
+    PF_TRY(device->ops->download(device, f->picks, e->picks, n_picks * sizeof *f->picks));
+    if (asks_cpu) {
+        PF_TRY(device->ops->download(device, f->weights, e->weights, n_picks * sizeof *f->weights));
+        PF_TRY(device->ops->download(device, f->x, e->x, rows * (size_t)e->gate->n_in * sizeof *f->x));
+    }
     PF_TRY(device->ops->finish(device));
     pf_offload_note(f, "layer", il);
     for (int i = 0; i < 3; i++)
@@ -255,7 +290,7 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     struct pf_offer offer = { il, &shown, false };
     f->offer = &offer;
     PF_TRY(f->among ? f->among->begin(device, &op) : device->ops->experts_begin(device, &op));
-    PF_TRY(run_lanes(f, il, &shown));
+    PF_TRY(run_lanes(f, il, &shown, asks_cpu));
     PF_TRY(f->among ? f->among->end(device) : device->ops->experts_end(device));
     fill_ahead(f, il + 1, e->rows);
     return PF_OK;
@@ -294,22 +329,28 @@ pf_status pf_prompts_experts(struct pf_offload *f, int il, const struct pf_exper
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
+static const size_t MOST_PUT_OUT = 64 << 20;        /* bytes of what the CPU puts out of a step's picks */
+
 pf_status pf_prompts_reserve(struct pf_offload *f, const struct pf_backend_sizes *sizes)
 {
     const struct pf_model *m = f->base.m;
-    size_t rows = (size_t)sizes->max_rows, picks = (size_t)sizes->max_picks;
+    size_t rows = (size_t)sizes->max_rows, picks = (size_t)sizes->max_picks, row = (size_t)m->n_expert_in,
+        put_out = (size_t)m->n_used * row, cpu_rows = MOST_PUT_OUT / (put_out * sizeof(float));
     void *p;
     if (sizes->max_rows <= f->max_rows)
         return PF_OK;
-    size_t bytes = (2 * rows * (size_t)m->n_expert_in + 2 * picks) * sizeof(float);
+    cpu_rows = cpu_rows < rows ? cpu_rows : rows;
+    size_t bytes = (2 * rows * row + 2 * picks + cpu_rows * put_out) * sizeof(float);
     PF_TRY(f->base.device->ops->buf_alloc(f->base.device, bytes, true, &p));
     f->base.device->ops->buf_free(f->base.device, f->x, f->host_bytes, true);
     f->host_bytes = bytes;
     f->max_rows = sizes->max_rows;
     f->x = p;
-    f->y = f->x + rows * (size_t)m->n_expert_in;
-    f->weights = f->y + rows * (size_t)m->n_expert_in;
+    f->y = f->x + rows * row;
+    f->weights = f->y + rows * row;
     f->picks = (int32_t *)(void *)(f->weights + picks);
+    f->cpu.pick_y = f->weights + 2 * picks;
+    f->cpu.max_rows = (int)cpu_rows;
     return PF_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "base/pf_time.h"
 #include "moe/offload/offload.h"
 #include "moe/offload/postfetch.h"
+#include "moe/offload/prompt_deal.h"
 #include "moe/offload/vcache.h"
 #include "moe/place/residency.h"
 #include "moe/place/transit.h"
@@ -36,8 +37,20 @@ struct pf_lane {
     const char             *seen;        /* where the device sees the arena; NULL: nowhere */
     char                   *slots[PF_TRANSIT_SLOTS];
     uint64_t                slot_bytes;
+    uint64_t                sent[PF_TRANSIT_SLOTS];  /* bytes of the last copies, until the bus's price is learned */
     int                     n_slots, turn;
     struct pf_ahead         ahead[PF_TRANSIT_SLOTS];
+};
+
+/* What the CPU computes of a prompt's layer. */
+struct pf_prompt_cpu {
+    struct pf_prompt_prices prices;
+    int       n, *experts;               /* those that it computes {n_expert} */
+    bool     *others;                    /* [n_expert] all but these */
+    uint64_t *missed;                    /* [n_expert] the missed ones, below the numbers of their picks << 32 */
+    int       n_bus;                     /* how many crossed the bus meanwhile; -1: it was not asked */
+    int       max_rows;                  /* of a step of which it may compute something */
+    float    *pick_y;                    /* [max_rows * n_used][n_out] memory shared with the device */
 };
 
 struct pf_offload {
@@ -76,6 +89,7 @@ struct pf_offload {
     size_t          host_bytes;
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
+    struct pf_prompt_cpu cpu;
 
     bool            measures;            /* deals are tried out; the cache takes no notice of picks */
     uint64_t        n_looks;
@@ -134,5 +148,21 @@ void      pf_decode_ended(struct pf_offload *f);
 pf_status pf_prompts_experts(struct pf_offload *f, int il, const struct pf_experts_op *e);
 void      pf_prompts_drop_ahead(struct pf_offload *f);
 pf_status pf_prompts_reserve(struct pf_offload *f, const struct pf_backend_sizes *sizes);
+
+/* The ticket of copies to a slot. */
+static inline int pf_slot_ticket(int slot)
+{
+    return PF_MAX_TRANSFERS + slot;
+}
+
+/* prompts_cpu.c. ask: whether the CPU is to compute some experts of a layer, for which it needs x and weights. choose:
+ * names them in f->cpu, and in f->skip beside those that nobody has to bring. run: computes them, to f->cpu.pick_y.
+ * learn_bus: when copies to all slots are over. open, close: tables. */
+bool      pf_prompts_ask_cpu(struct pf_offload *f, int il, int rows);
+void      pf_prompts_choose_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown);
+pf_status pf_prompts_run_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown);
+void      pf_prompts_learn_bus(struct pf_offload *f);
+pf_status pf_prompts_open_cpu(struct pf_offload *f);
+void      pf_prompts_close_cpu(struct pf_offload *f);
 
 #endif
