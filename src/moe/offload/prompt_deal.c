@@ -1,7 +1,7 @@
 /* See prompt_deal.h. */
 #include "moe/offload/prompt_deal.h"
 
-static const double WEIGHT = 1.0 / 8, LEAST_SHARE = 1.0 / 20, FADES = 0.999;
+static const double WEIGHT = 1.0 / 8, MOST_LEFT = 19.0 / 20, FADES = 0.999;
 
 static int size_of(int rows)
 {
@@ -11,29 +11,38 @@ static int size_of(int rows)
     return i;
 }
 
-/* Of an expert's time on the bus and on the CPU, together, what the bus takes. */
-static double share_of(double bus_bytes_s, double cpu_s, uint64_t expert_bytes)
+/* Seconds until the later one is done, with k of n experts on the CPU. */
+static double time_of(const struct pf_prompt_prices *p, double cpu_s, int n, int k, uint64_t expert_bytes,
+                      uint64_t backlog)
 {
-    return (double)expert_bytes / (bus_bytes_s * cpu_s + (double)expert_bytes);
-}
-
-bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, uint64_t expert_bytes)
-{
-    double *cpu_s = &p->cpu_s[size_of(rows)];
-    if (*cpu_s <= 0 || p->bus_bytes_s <= 0 || share_of(p->bus_bytes_s, *cpu_s, expert_bytes) >= LEAST_SHARE)
-        return true;
-    *cpu_s *= FADES;
-    return false;
+    double bus = ((double)backlog + (double)(n - k) * (double)expert_bytes) / p->bus_bytes_s, cpu = k * cpu_s;
+    return bus > cpu ? bus : cpu;
 }
 
 int pf_prompt_share(const struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes, uint64_t backlog)
 {
     enum { TRIES = 4 };
-    double cpu_s = p->cpu_s[size_of(rows)], all = n + (double)backlog / (double)expert_bytes;
+    double cpu_s = p->cpu_s[size_of(rows)], bytes = (double)expert_bytes;
     if (cpu_s <= 0 || p->bus_bytes_s <= 0)
         return n < TRIES ? n : TRIES;
-    int k = (int)(all * share_of(p->bus_bytes_s, cpu_s, expert_bytes) + 0.5);
-    return k < n ? k : n;
+    double together = ((double)backlog + n * bytes) / (p->bus_bytes_s * cpu_s + bytes);
+    if (together >= n)
+        return n;
+    int k = (int)together;
+    bool more = time_of(p, cpu_s, n, k + 1, expert_bytes, backlog) < time_of(p, cpu_s, n, k, expert_bytes, backlog);
+    return more ? k + 1 : k;
+}
+
+bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes)
+{
+    double *cpu_s = &p->cpu_s[size_of(rows)];
+    if (*cpu_s <= 0 || p->bus_bytes_s <= 0)
+        return true;
+    int k = pf_prompt_share(p, rows, n, expert_bytes, 0);
+    if (time_of(p, *cpu_s, n, k, expert_bytes, 0) <= MOST_LEFT * time_of(p, *cpu_s, n, 0, expert_bytes, 0))
+        return true;
+    *cpu_s *= FADES;
+    return false;
 }
 
 static void learn(double *price, double seen)

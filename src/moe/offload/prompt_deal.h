@@ -1,11 +1,12 @@
-/* How many of a prompt's missed experts the CPU computes while the others cross the bus.
+/* How many of a prompt's missed experts the CPU computes while the others cross the bus: the number with which the
+ * later of the two is done first.
  *
  *     bus    | those that are on their way already | n - k of the missed ones |
  *     CPU    | k of the missed ones                                           |
  *
- * Both end together at k = (backlog + n bytes) / (bus_bytes_s cpu_s + bytes), with cpu_s the time that an expert of so
- * many bytes takes the CPU. It grows with the rows of the step, so it is kept for each power of two of them. What is
- * not known yet is learned from a few experts.
+ * Both would end together at k = (backlog + n bytes) / (bus_bytes_s cpu_s + bytes), with cpu_s the time that an expert
+ * of so many bytes takes the CPU, so it is that rounded down or up. cpu_s grows with the rows of the step, so it is
+ * kept for each power of two of them. What is not known yet is learned from a few experts.
  *
  * Plain data; one thread at a time. */
 #ifndef PF_PROMPT_DEAL_H
@@ -21,12 +22,12 @@ struct pf_prompt_prices {
     double cpu_s[PF_PROMPT_SIZES];       /* of an expert in steps of 2^i rows and more; 0: not known yet */
 };
 
-/* Whether the CPU's help saves a step of so many rows a twentieth of its time or more, or may do so. What was found not
- * to pay gets cheaper with every question, so it is tried again some time. */
-bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, uint64_t expert_bytes);
-
 /* The CPU's share of n experts, while so many bytes are on their way. */
 int  pf_prompt_share(const struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes, uint64_t backlog);
+
+/* Whether its help saves a twentieth of the time of n experts or more, or may do so. What was found not to pay gets
+ * cheaper with every question, so it is tried again some time. */
+bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes);
 
 /* The CPU took so long for n experts; so many bytes took the bus so long. */
 void pf_prompt_learn_cpu(struct pf_prompt_prices *p, int rows, int n, uint64_t ns);

@@ -26,7 +26,7 @@ bool pf_prompts_ask_cpu(struct pf_offload *f, int il, int rows)
     f->cpu.n_bus = -1;
     return !f->among && rows <= f->cpu.max_rows && f->opts.cpu_limit != 0 && cpu->experts_halves &&
            f->base.device->ops->experts_given && pf_residency_keeps_all(f->ram) &&
-           pf_prompt_pays(&f->cpu.prices, rows, expert_bytes(f, il));
+           (f->cpu.n_missed == 0 || pf_prompt_pays(&f->cpu.prices, rows, f->cpu.n_missed, expert_bytes(f, il)));
 }
 
 /* Bytes that were sent for ahead and are not there yet. */
@@ -74,16 +74,22 @@ void pf_prompts_choose_cpu(struct pf_offload *f, int il, const struct pf_experts
         f->cpu.others[x] = false;
     }
     f->cpu.n = k;
-    f->cpu.n_bus = n - k;
+    f->cpu.n_missed = n;
     for (int s = 0; s < f->lanes[0].n_slots; s++)
-        f->cpu.n_bus += f->lanes[0].ahead[s].n;
+        f->cpu.n_missed += f->lanes[0].ahead[s].n;
+    f->cpu.n_bus = f->cpu.n_missed - k;
 }
 
+/* Counts the time that computing takes: at first experts are read from the drive in between. */
 static pf_status compute(void *ctx, const int *experts, int n)
 {
-    pf_backend *cpu = ctx;
-    return cpu->ops->experts_halves(cpu, &(struct pf_halves){ .gate_up = experts, .down = experts, .n_gate_up = n,
-                                                              .n_down = n });
+    struct pf_offload *f = ctx;
+    pf_backend *cpu = f->base.m->cpu;
+    uint64_t begun_ns = pf_now_ns();
+    pf_status st = cpu->ops->experts_halves(cpu, &(struct pf_halves){ .gate_up = experts, .down = experts,
+                                                                      .n_gate_up = n, .n_down = n });
+    f->cpu.ns += pf_now_ns() - begun_ns;
+    return st;
 }
 
 pf_status pf_prompts_run_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown)
@@ -97,8 +103,9 @@ pf_status pf_prompts_run_cpu(struct pf_offload *f, int il, const struct pf_exper
     op.weights = f->weights;
     op.pick_y = f->cpu.pick_y;
     PF_TRY(cpu->ops->experts_begin(cpu, &op));
-    PF_TRY(pf_residency_run(f->ram, il, shown, f->cpu.others, compute, cpu));
-    pf_prompt_learn_cpu(&f->cpu.prices, shown->rows, f->cpu.n, pf_now_ns() - begun_ns);
+    f->cpu.ns = pf_now_ns() - begun_ns;
+    PF_TRY(pf_residency_run(f->ram, il, shown, f->cpu.others, compute, f));
+    pf_prompt_learn_cpu(&f->cpu.prices, shown->rows, f->cpu.n, f->cpu.ns);
     return PF_OK;
 }
 

@@ -48,7 +48,9 @@ struct pf_prompt_cpu {
     int       n, *experts;               /* those that it computes {n_expert} */
     bool     *others;                    /* [n_expert] all but these */
     uint64_t *missed;                    /* [n_expert] the missed ones, below the numbers of their picks << 32 */
+    int       n_missed;                  /* by the last layer of which it was asked, with those copied ahead; 0: none */
     int       n_bus;                     /* how many crossed the bus meanwhile; -1: it was not asked */
+    uint64_t  ns;                        /* that these took */
     int       max_rows;                  /* of a step of which it may compute something */
     float    *pick_y;                    /* [max_rows * n_used][n_out] memory shared with the device */
 };
