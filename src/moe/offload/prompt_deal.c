@@ -1,7 +1,7 @@
 /* See prompt_deal.h. */
 #include "moe/offload/prompt_deal.h"
 
-static const double WEIGHT = 1.0 / 8, MOST_LEFT = 19.0 / 20, FADES = 0.999;
+static const double LESS = 1.0 / 8, MORE = 1.0 / 4, MOST_SEEN = 1.5, MOST_LEFT = 0.9, FADES = 0.995;
 
 static int size_of(int rows)
 {
@@ -45,19 +45,25 @@ bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert
     return false;
 }
 
-static void learn(double *price, double seen)
+/* Moves a price towards what was seen, which counts as no more than MOST_SEEN times the price. */
+static void learn(double *price, double seen, double less, double more)
 {
-    *price = *price > 0 ? *price + (seen - *price) * WEIGHT : seen;
+    if (*price <= 0)
+        *price = seen;
+    else if (seen < *price)
+        *price += (seen - *price) * less;
+    else
+        *price += ((seen < MOST_SEEN * *price ? seen : MOST_SEEN * *price) - *price) * more;
 }
 
 void pf_prompt_learn_cpu(struct pf_prompt_prices *p, int rows, int n, uint64_t ns)
 {
     if (n > 0)
-        learn(&p->cpu_s[size_of(rows)], (double)ns * 1e-9 / n);
+        learn(&p->cpu_s[size_of(rows)], (double)ns * 1e-9 / n, LESS, MORE);
 }
 
 void pf_prompt_learn_bus(struct pf_prompt_prices *p, uint64_t bytes, uint64_t ns)
 {
     if (bytes > 0 && ns > 0)
-        learn(&p->bus_bytes_s, (double)bytes / ((double)ns * 1e-9));
+        learn(&p->bus_bytes_s, (double)bytes / ((double)ns * 1e-9), LESS, LESS);
 }

@@ -25,11 +25,12 @@ struct pf_prompt_prices {
 /* The CPU's share of n experts, while so many bytes are on their way. */
 int  pf_prompt_share(const struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes, uint64_t backlog);
 
-/* Whether its help saves a twentieth of the time of n experts or more, or may do so. What was found not to pay gets
+/* Whether its help saves a tenth of the time of n experts or more, or may do so. What was found not to pay gets
  * cheaper with every question, so it is tried again some time. */
 bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes);
 
-/* The CPU took so long for n experts; so many bytes took the bus so long. */
+/* The CPU took so long for n experts; so many bytes took the bus so long. A time of the CPU above its price counts
+ * twice as much as one below: it may share its cores with others, and a layer waits for whoever is late. */
 void pf_prompt_learn_cpu(struct pf_prompt_prices *p, int rows, int n, uint64_t ns);
 void pf_prompt_learn_bus(struct pf_prompt_prices *p, uint64_t bytes, uint64_t ns);
 
