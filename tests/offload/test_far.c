@@ -184,6 +184,40 @@ static void test_counted(void)
     pf_model_close(&m);
 }
 
+/* Steps that a device may record and replay, over the end of a chunk, and again after going back. */
+static void test_repeated(void)
+{
+    enum { ROWS = 16 };
+    struct pf_sim sim = { .memory_bytes = 0 };
+    pf_model *m = open_model(simulates() ? &sim : NULL, false);
+    pf_session *s = open_session(m, 2 * CHUNK);
+    for (int from = 3 * CHUNK - 70; from > 3 * CHUNK - (brief ? 75 : 80); from -= 5) {
+        if (pf_session_pos(s) > from)
+            go_back(s, from, "repeated");
+        eval(s, (size_t)(from - pf_session_pos(s)) + 1, "repeated");
+        for (int pos = from + 1; pos + ROWS <= N_TOKENS && pf_session_pos(s) == pos; pos += ROWS)
+            eval(s, ROWS, "repeated");
+    }
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+/* Steps that end with a chunk: no numbers of earlier ones come to their last place. */
+static void test_aligned(void)
+{
+    static const int ends[] = { 100, 256, 300, 512, 640, 768, 790 };
+    struct pf_sim sim = { .memory_bytes = 0 };
+    pf_model *m = open_model(simulates() ? &sim : NULL, false);
+    pf_session *s = open_session(m, 2 * CHUNK);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        eval(s, (size_t)(ends[i] - pf_session_pos(s)), "aligned");
+    go_back(s, 600, "aligned");
+    eval(s, 168, "aligned");
+    eval(s, 5, "aligned");
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
 /* ---- Saved and loaded -------------------------------------------------------------------------------------------- */
 
 static void load(pf_session *s, struct file *f, const char *name)
@@ -332,7 +366,10 @@ int main(int argc, char **argv)
         return 77;
     make_expected();
     test_one();
+    if (!brief || is("cuda"))
+        test_repeated();
     if (!brief) {
+        test_aligned();
         test_counted();
         test_saved();
         test_batch();

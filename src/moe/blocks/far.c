@@ -15,7 +15,7 @@
 #include "moe/blocks/blocks.h"
 #include "moe/place/placement.h"
 
-enum { IN_PLACE_ROWS = 8 };              /* so few rows read each far place once, where it is */
+enum { IN_PLACE_ROWS = 8 };              /* so few rows of a part read each far place once, where it is */
 
 /* A layer's far places up to a part's last position, and where they are on the stage. */
 struct far {
@@ -30,15 +30,17 @@ static size_t far_places(const struct pf_kv_layer *kv, int64_t end)
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Whether layer il reads any by way of the stage, which has room for them. The stage gets those that earlier steps have
- * written to, and also the last one if this step does not fill it: attention wants numbers behind its rows. A layer
- * with another's keys and values gets all, as that one has stored this step's. */
+/* Whether layer il reads any by way of the stage, which has room for them. A step of so few rows that a device may
+ * record and replay it does not: what is copied follows from where the step begins. The stage gets those places that
+ * earlier steps have written to, and also the last one if this step does not fill it: attention wants numbers behind
+ * its rows. A layer with another's keys and values gets all, as that one has stored this step's; such layers come
+ * behind all that have their own (arch.h), so what was sent ahead is not on the stage then. */
 static bool reads_far(const struct pf_step *t, int il, const struct pf_part *p, struct far *f)
 {
     const struct pf_attention *a = &t->m->layers[il].attn;
     const struct pf_kv_layer *kv = &p->s->kv[a->kv_layer];
     size_t n = far_places(kv, pf_part_end(p)), n_far = (size_t)(kv->view.n_chunks - kv->view.n_near);
-    if (!kv->far || !t->unit->stage || n == 0 || p->rows <= IN_PLACE_ROWS)
+    if (!kv->far || !t->unit->stage || n == 0 || p->rows <= IN_PLACE_ROWS || t->rows <= PF_SHARE_ROWS)
         return false;
     bool fills = pf_part_end(p) % PF_KV_CHUNK_POSITIONS == 0 && a->kv_layer == il;
     int64_t filled = p->s->computed / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
