@@ -333,7 +333,7 @@ static void test_prompt_deal(void)
         prompt_on(1e9 * (1 << i % 8), 1e-6 * (1 << i / 8 * 2), 5 + i * 2, i % 3 * (uint64_t)40000000);
     pf_prompt_learn_bus(&p, 1000000, 1000000);
     pf_prompt_learn_cpu(&p, 40, 1, 1000000);
-    while (n < 10000 && !pf_prompt_pays(&p, 40, 100, 1000))
+    while (n < 10000 && !pf_prompt_pays(&p, 40, 1000, 1000))
         n++;
     CHECK(n > 100 && n < 10000, "what did not pay is tried again after %d layers", n);
 }

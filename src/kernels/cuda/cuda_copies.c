@@ -161,7 +161,7 @@ uint64_t pf_cuda_fetch_ns(pf_backend *backend, int ticket)
         cudaGetLastError();
         return 0;
     }
-    return (uint64_t)((double)ms * 1e6);
+    return ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;        /* below 0: the copy could not begin */
 }
 
 pf_status pf_cuda_use(pf_backend *backend, int ticket)

@@ -33,16 +33,24 @@ int pf_prompt_share(const struct pf_prompt_prices *p, int rows, int n, uint64_t 
     return more ? k + 1 : k;
 }
 
+/* Of so many experts. */
+static bool saves(const struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes)
+{
+    double cpu_s = p->cpu_s[size_of(rows)];
+    int k = pf_prompt_share(p, rows, n, expert_bytes, 0);
+    return time_of(p, cpu_s, n, k, expert_bytes, 0) < MOST_LEFT * time_of(p, cpu_s, n, 0, expert_bytes, 0);
+}
+
 bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes)
 {
+    enum { MANY = 1000 };
     double *cpu_s = &p->cpu_s[size_of(rows)];
     if (*cpu_s <= 0 || p->bus_bytes_s <= 0)
         return true;
-    int k = pf_prompt_share(p, rows, n, expert_bytes, 0);
-    if (time_of(p, *cpu_s, n, k, expert_bytes, 0) <= MOST_LEFT * time_of(p, *cpu_s, n, 0, expert_bytes, 0))
-        return true;
-    *cpu_s *= FADES;
-    return false;
+    bool pays = saves(p, rows, n, expert_bytes);
+    if (!pays && !saves(p, rows, MANY, expert_bytes))
+        *cpu_s *= FADES;
+    return pays;
 }
 
 /* Moves a price towards what was seen, which counts as no more than MOST_SEEN times the price. */

@@ -25,8 +25,8 @@ struct pf_prompt_prices {
 /* The CPU's share of n experts, while so many bytes are on their way. */
 int  pf_prompt_share(const struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes, uint64_t backlog);
 
-/* Whether its help saves a tenth of the time of n experts or more, or may do so. What was found not to pay gets
- * cheaper with every question, so it is tried again some time. */
+/* Whether its help saves a tenth of the time of n experts or more, or may do so. If it would not whatever n is, its
+ * price falls a little with every question, so that it is tried again some time. */
 bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes);
 
 /* The CPU took so long for n experts; so many bytes took the bus so long. A time of the CPU above its price counts

@@ -65,9 +65,11 @@ static pf_status fill_slot(struct pf_offload *f, struct pf_lane *l, int slot, in
         part[i] = (struct part){ parts[i / 3][i % 3], bytes[i % 3], &at[i / 3][i % 3] };
         pf_count(&f->stream_bytes, bytes[i % 3]);
     }
-    l->sent[slot] = (uint64_t)n * (bytes[0] + bytes[1] + bytes[2]);
     int n_pieces = join_parts(part, 3 * n, l->slots[slot], pieces);
-    return device->ops->share->fetch(device, pf_slot_ticket(slot), pieces, n_pieces);
+    l->sent[slot] = 0;
+    PF_TRY(device->ops->share->fetch(device, pf_slot_ticket(slot), pieces, n_pieces));
+    l->sent[slot] = (uint64_t)n * (bytes[0] + bytes[1] + bytes[2]);
+    return PF_OK;
 }
 
 static void name_experts(struct pf_offload *f, const int *experts, int n, const uint8_t *(*at)[3])
@@ -256,8 +258,8 @@ static pf_status run_lanes(struct pf_offload *f, int il, const struct pf_experts
         PF_TRY(run_held(f, &f->lanes[k], il, shown));
     PF_FOR_LANES(f, k)
         PF_TRY(run_ahead(f, &f->lanes[k], il));
-    if (asks_cpu)
-        pf_prompts_choose_cpu(f, il, shown);
+    if (f->cpu.may)
+        pf_prompts_choose_cpu(f, il, shown, asks_cpu);
     if (f->cpu.n > 0)
         return run_with_cpu(f, il, shown);
     pf_prompts_drop_ahead(f);
@@ -340,8 +342,12 @@ pf_status pf_prompts_reserve(struct pf_offload *f, const struct pf_backend_sizes
     if (sizes->max_rows <= f->max_rows)
         return PF_OK;
     cpu_rows = cpu_rows < rows ? cpu_rows : rows;
-    size_t bytes = (2 * rows * row + 2 * picks + cpu_rows * put_out) * sizeof(float);
-    PF_TRY(f->base.device->ops->buf_alloc(f->base.device, bytes, true, &p));
+    size_t least = (2 * rows * row + 2 * picks) * sizeof(float), bytes = least + cpu_rows * put_out * sizeof(float);
+    if (f->base.device->ops->buf_alloc(f->base.device, bytes, true, &p) < 0) {
+        cpu_rows = 0;
+        bytes = least;
+        PF_TRY(f->base.device->ops->buf_alloc(f->base.device, bytes, true, &p));
+    }
     f->base.device->ops->buf_free(f->base.device, f->x, f->host_bytes, true);
     f->host_bytes = bytes;
     f->max_rows = sizes->max_rows;

@@ -22,11 +22,12 @@ static uint64_t expert_bytes(const struct pf_offload *f, int il)
 bool pf_prompts_ask_cpu(struct pf_offload *f, int il, int rows)
 {
     const struct pf_backend_ops *cpu = f->base.m->cpu->ops;
+    int n = f->cpu.n_missed[il];
     f->cpu.n = 0;
     f->cpu.n_bus = -1;
-    return !f->among && rows <= f->cpu.max_rows && f->opts.cpu_limit != 0 && cpu->experts_halves &&
-           f->base.device->ops->experts_given && pf_residency_keeps_all(f->ram) &&
-           (f->cpu.n_missed == 0 || pf_prompt_pays(&f->cpu.prices, rows, f->cpu.n_missed, expert_bytes(f, il)));
+    f->cpu.may = !f->among && rows <= f->cpu.max_rows && f->opts.cpu_limit != 0 && cpu->experts_halves &&
+                 f->base.device->ops->experts_given && pf_residency_keeps_all(f->ram);
+    return f->cpu.may && (n < 0 || pf_prompt_pays(&f->cpu.prices, rows, n, expert_bytes(f, il)));
 }
 
 /* Bytes that were sent for ahead and are not there yet. */
@@ -62,9 +63,15 @@ static int sort_missed(struct pf_offload *f, const struct pf_experts_op *e)
     return n;
 }
 
-void pf_prompts_choose_cpu(struct pf_offload *f, int il, const struct pf_experts_op *e)
+void pf_prompts_choose_cpu(struct pf_offload *f, int il, const struct pf_experts_op *e, bool asks)
 {
-    int n = sort_missed(f, e), k = pf_prompt_share(&f->cpu.prices, e->rows, n, expert_bytes(f, il), backlog(f, il));
+    int n = sort_missed(f, e);
+    f->cpu.n_missed[il] = n;
+    for (int s = 0; s < f->lanes[0].n_slots; s++)
+        f->cpu.n_missed[il] += f->lanes[0].ahead[s].n;
+    if (!asks)
+        return;
+    int k = pf_prompt_share(&f->cpu.prices, e->rows, n, expert_bytes(f, il), backlog(f, il));
     k = f->opts.cpu_limit >= 0 && f->opts.cpu_limit < k ? f->opts.cpu_limit : k;
     for (int x = 0; x < e->n_expert; x++)
         f->cpu.others[x] = true;
@@ -74,10 +81,7 @@ void pf_prompts_choose_cpu(struct pf_offload *f, int il, const struct pf_experts
         f->cpu.others[x] = false;
     }
     f->cpu.n = k;
-    f->cpu.n_missed = n;
-    for (int s = 0; s < f->lanes[0].n_slots; s++)
-        f->cpu.n_missed += f->lanes[0].ahead[s].n;
-    f->cpu.n_bus = f->cpu.n_missed - k;
+    f->cpu.n_bus = f->cpu.n_missed[il] - k;
 }
 
 /* Counts the time that computing takes: at first experts are read from the drive in between. */
@@ -120,17 +124,21 @@ void pf_prompts_learn_bus(struct pf_offload *f)
 
 pf_status pf_prompts_open_cpu(struct pf_offload *f)
 {
-    size_t n = (size_t)f->base.m->n_expert;
+    size_t n = (size_t)f->base.m->n_expert, n_layer = (size_t)f->base.m->n_layer;
+    f->cpu.n_missed = pf_alloc_array(PF_MEM_MODEL, n_layer, sizeof *f->cpu.n_missed);
     f->cpu.experts = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->cpu.experts);
     f->cpu.others = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->cpu.others);
     f->cpu.missed = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->cpu.missed);
-    if (!f->cpu.experts || !f->cpu.others || !f->cpu.missed)
+    if (!f->cpu.n_missed || !f->cpu.experts || !f->cpu.others || !f->cpu.missed)
         PF_FAIL(PF_ENOMEM, "no memory for tables of %zu experts", n);
+    for (size_t il = 0; il < n_layer; il++)
+        f->cpu.n_missed[il] = -1;
     return PF_OK;
 }
 
 void pf_prompts_close_cpu(struct pf_offload *f)
 {
+    pf_free(f->cpu.n_missed);
     pf_free(f->cpu.experts);
     pf_free(f->cpu.others);
     pf_free(f->cpu.missed);

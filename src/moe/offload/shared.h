@@ -48,7 +48,9 @@ struct pf_prompt_cpu {
     int       n, *experts;               /* those that it computes {n_expert} */
     bool     *others;                    /* [n_expert] all but these */
     uint64_t *missed;                    /* [n_expert] the missed ones, below the numbers of their picks << 32 */
-    int       n_missed;                  /* by the last layer of which it was asked, with those copied ahead; 0: none */
+    bool      may;                       /* it may compute some of this layer's, if that pays */
+    int      *n_missed;                  /* [n_layer] when the layer was last looked at, with those that were copied
+                                            ahead; -1: never */
     int       n_bus;                     /* how many crossed the bus meanwhile; -1: it was not asked */
     uint64_t  ns;                        /* that these took */
     int       max_rows;                  /* of a step of which it may compute something */
@@ -158,10 +160,11 @@ static inline int pf_slot_ticket(int slot)
 }
 
 /* prompts_cpu.c. ask: whether the CPU is to compute some experts of a layer, for which it needs x and weights. choose:
- * names them in f->cpu, and in f->skip beside those that nobody has to bring. run: computes them, to f->cpu.pick_y.
- * learn_bus: when copies to all slots are over. open, close: tables. */
+ * where f->cpu.may, counts what is missed; if it was asked, names its part in f->cpu, and in f->skip beside those that
+ * nobody has to bring. run: computes them, to f->cpu.pick_y. learn_bus: when copies to all slots are over. open, close:
+ * tables. */
 bool      pf_prompts_ask_cpu(struct pf_offload *f, int il, int rows);
-void      pf_prompts_choose_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown);
+void      pf_prompts_choose_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown, bool asks);
 pf_status pf_prompts_run_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown);
 void      pf_prompts_learn_bus(struct pf_offload *f);
 pf_status pf_prompts_open_cpu(struct pf_offload *f);
