@@ -490,7 +490,7 @@ static void test_refusals(uint64_t least)
 }
 
 /* The device is lost: two sessions go on on the CPU from where they were, with the same bits. */
-static void test_loss(void)
+static void test_loss(uint64_t least)
 {
     struct setting set = usual();
     struct pf_sim sim = { 0 };
@@ -505,6 +505,20 @@ static void test_loss(void)
         n_lost += stats.device_lost;
     }
     CHECK(n_lost > 10, "the device was lost %d times", (int)n_lost);
+
+    set.whole = true;                        /* so that the CPU has a part in prompts, and what it does is taken */
+    const struct pf_sim slow_bus = { .memory_bytes = least, .fetch_ns = 1000000000 };
+    sim = slow_bus;
+    check_run("counting", &set, &sim, &stats);
+    n_ops = sim.n_ops;
+    for (uint64_t i = 1; i <= n_ops; i += 1 + n_ops * (uint64_t)step / 50) {
+        char name[64];
+        sim = slow_bus;
+        sim.lose_at = i;
+        snprintf(name, sizeof name, "with a part of the CPU, lost at operation %d", (int)i);
+        check_run(name, &set, &sim, &stats);
+    }
+    set.whole = false;
 
     sim = (struct pf_sim){ 0 };
     pf_model *m = open_model(&set, &sim);
@@ -605,7 +619,7 @@ int main(int argc, char **argv)
     }
     test_three_tiers();
     test_refusals(least);
-    test_loss();
+    test_loss(least);
     test_loss_while_saving();
     free(expected);
     return check_status();

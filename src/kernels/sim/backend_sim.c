@@ -728,8 +728,8 @@ static enum pf_fetch_state sim_fetch_state(pf_backend *backend, int ticket)
 
 static uint64_t sim_fetch_ns(pf_backend *backend, int ticket)
 {
-    (void)backend, (void)ticket;
-    return 0;
+    (void)ticket;
+    return sim_of(backend)->sim->fetch_ns;
 }
 
 static pf_status sim_use(pf_backend *backend, int ticket)

@@ -18,6 +18,7 @@ struct pf_sim {
     uint64_t late_for;
     uint64_t lose_at;                /* at this operation the device is lost: it and all others fail */
     uint64_t again_every;            /* every n-th step that is like one before is only recorded: `end` sets *again */
+    uint64_t fetch_ns;               /* how long a copy is said to have taken; 0: it is not said */
     bool     sees_host;              /* it can read the host's memory in place */
     bool     lose_in_serve;          /* lost while the host computes the experts of a layer, on a step of one row */
     uint64_t n_allocs, n_fetches, n_ops, n_pinned, n_steps;      /* counted for the test */
