@@ -23,7 +23,7 @@ int pf_prompt_share(const struct pf_prompt_prices *p, int rows, int n, uint64_t 
 {
     enum { TRIES = 4 };
     double cpu_s = p->cpu_s[size_of(rows)], bytes = (double)expert_bytes;
-    if (cpu_s <= 0 || p->bus_bytes_s <= 0)
+    if (p->n_seen[size_of(rows)] < PF_PROMPT_FIRST || p->bus_bytes_s <= 0)
         return n < TRIES ? n : TRIES;
     double together = ((double)backlog + n * bytes) / (p->bus_bytes_s * cpu_s + bytes);
     if (together >= n)
@@ -45,7 +45,7 @@ bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert
 {
     enum { MANY = 1000 };
     double *cpu_s = &p->cpu_s[size_of(rows)];
-    if (*cpu_s <= 0 || p->bus_bytes_s <= 0)
+    if (p->n_seen[size_of(rows)] < PF_PROMPT_FIRST || p->bus_bytes_s <= 0)
         return true;
     bool pays = saves(p, rows, n, expert_bytes);
     if (!pays && !saves(p, rows, MANY, expert_bytes))
@@ -56,22 +56,30 @@ bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert
 /* Moves a price towards what was seen, which counts as no more than MOST_SEEN times the price. */
 static void learn(double *price, double seen, double less, double more)
 {
-    if (*price <= 0)
-        *price = seen;
-    else if (seen < *price)
-        *price += (seen - *price) * less;
-    else
-        *price += ((seen < MOST_SEEN * *price ? seen : MOST_SEEN * *price) - *price) * more;
+    if (seen > MOST_SEEN * *price)
+        seen = MOST_SEEN * *price;
+    *price += (seen - *price) * (seen < *price ? less : more);
 }
 
 void pf_prompt_learn_cpu(struct pf_prompt_prices *p, int rows, int n, uint64_t ns)
 {
-    if (n > 0)
-        learn(&p->cpu_s[size_of(rows)], (double)ns * 1e-9 / n, LESS, MORE);
+    int i = size_of(rows);
+    double seen = (double)ns * 1e-9 / (n > 0 ? n : 1);
+    if (n <= 0)
+        return;
+    if (p->n_seen[i] == PF_PROMPT_FIRST)
+        learn(&p->cpu_s[i], seen, LESS, MORE);
+    else if (p->n_seen[i]++ == 0 || seen < p->cpu_s[i])
+        p->cpu_s[i] = seen;
 }
 
 void pf_prompt_learn_bus(struct pf_prompt_prices *p, uint64_t bytes, uint64_t ns)
 {
-    if (bytes > 0 && ns > 0)
-        learn(&p->bus_bytes_s, (double)bytes / ((double)ns * 1e-9), LESS, LESS);
+    if (bytes == 0 || ns == 0)
+        return;
+    double seen = (double)bytes / ((double)ns * 1e-9);
+    if (p->bus_bytes_s > 0)
+        learn(&p->bus_bytes_s, seen, LESS, LESS);
+    else
+        p->bus_bytes_s = seen;
 }

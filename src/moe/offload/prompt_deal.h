@@ -6,7 +6,7 @@
  *
  * Both would end together at k = (backlog + n bytes) / (bus_bytes_s cpu_s + bytes), with cpu_s the time that an expert
  * of so many bytes takes the CPU, so it is that rounded down or up. cpu_s grows with the rows of the step, so it is
- * kept for each power of two of them. What is not known yet is learned from a few experts.
+ * kept for each power of two of them. At first it is learned from a few experts a layer.
  *
  * Plain data; one thread at a time. */
 #ifndef PF_PROMPT_DEAL_H
@@ -15,11 +15,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PF_PROMPT_SIZES = 16 };           /* rows below 2^16 */
+enum {
+    PF_PROMPT_SIZES = 16,                /* rows below 2^16 */
+    PF_PROMPT_FIRST = 8                  /* so many times the CPU is asked in any case, and the least time counts:
+                                            threads may have had to wake up */
+};
 
 struct pf_prompt_prices {
     double bus_bytes_s;                  /* 0: not known yet */
     double cpu_s[PF_PROMPT_SIZES];       /* of an expert in steps of 2^i rows and more; 0: not known yet */
+    int    n_seen[PF_PROMPT_SIZES];      /* times that the CPU took, up to PF_PROMPT_FIRST */
 };
 
 /* The CPU's share of n experts, while so many bytes are on their way. */

@@ -106,6 +106,7 @@ static bool wait_for_slots(struct pf_offload *f, uint64_t begun_ns)
     return !failed;
 }
 
+/* Ends what has fared as st says: with the failure of a copy, if that is the first. */
 static pf_status wait_for_copies(struct pf_offload *f, uint64_t begun_ns, pf_status st)
 {
     if (!wait_for_slots(f, begun_ns) && st == PF_OK)
@@ -237,6 +238,7 @@ static pf_status run_held(struct pf_offload *f, struct pf_lane *l, int il, const
     return n > 0 ? l->device->ops->experts_part(l->device, f->held, n) : PF_OK;
 }
 
+/* What is missed is on its way, or the CPU computes it. */
 static pf_status run_with_cpu(struct pf_offload *f, int il, const struct pf_experts_op *shown)
 {
     uint64_t begun_ns = pf_now_ns();
