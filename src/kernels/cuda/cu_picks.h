@@ -42,7 +42,7 @@ CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_ch
     return chosen;
 }
 
-/* These two before the block's turn. Whether some picks come late, of experts in two turns. */
+/* Whether some picks of experts in two turns come late. Like ends_with_turn it is asked before the block's turn. */
 CU_INLINE bool some_come_late(const struct cu_turns &turns)
 {
     return turns.told && *(const volatile uint32_t *)turns.told != CU_NOTHING_MISSED;
