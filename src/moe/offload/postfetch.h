@@ -20,7 +20,7 @@
 #include "base/pf_count.h"
 #include "moe/offload/solver.h"
 
-enum { PF_MAX_TRANSFERS = 16 };          /* tickets 0 .. 15; background copies and prompts have the others */
+enum { PF_MAX_TRANSFERS = 16 };          /* tickets 0 .. 15; prompts and background copies have the others */
 
 struct pf_transfer {
     int       expert;

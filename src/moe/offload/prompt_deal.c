@@ -1,6 +1,8 @@
 /* See prompt_deal.h. */
 #include "moe/offload/prompt_deal.h"
 
+#include "moe/offload/solver.h"
+
 static const double LESS = 1.0 / 8, MORE = 1.0 / 4, MOST_SEEN = 1.5, MOST_LEFT = 0.9, FADES = 0.995;
 
 static int size_of(int rows)
@@ -33,7 +35,7 @@ int pf_prompt_share(const struct pf_prompt_prices *p, int rows, int n, uint64_t 
     return more ? k + 1 : k;
 }
 
-/* Of so many experts. */
+/* Whether the CPU's help saves enough of the time of n experts. */
 static bool saves(const struct pf_prompt_prices *p, int rows, int n, uint64_t expert_bytes)
 {
     double cpu_s = p->cpu_s[size_of(rows)];
@@ -53,12 +55,12 @@ bool pf_prompt_pays(struct pf_prompt_prices *p, int rows, int n, uint64_t expert
     return pays;
 }
 
-/* Moves a price towards what was seen, which counts as no more than MOST_SEEN times the price. */
-static void learn(double *price, double seen, double less, double more)
+/* Moves what an expert takes the CPU towards what was seen, which counts as no more than MOST_SEEN times the price. */
+static void learn(double *price, double seen)
 {
     if (seen > MOST_SEEN * *price)
         seen = MOST_SEEN * *price;
-    *price += (seen - *price) * (seen < *price ? less : more);
+    *price += (seen - *price) * (seen < *price ? LESS : MORE);
 }
 
 void pf_prompt_learn_cpu(struct pf_prompt_prices *p, int rows, int n, uint64_t ns)
@@ -68,18 +70,13 @@ void pf_prompt_learn_cpu(struct pf_prompt_prices *p, int rows, int n, uint64_t n
     if (n <= 0)
         return;
     if (p->n_seen[i] == PF_PROMPT_FIRST)
-        learn(&p->cpu_s[i], seen, LESS, MORE);
+        learn(&p->cpu_s[i], seen);
     else if (p->n_seen[i]++ == 0 || seen < p->cpu_s[i])
         p->cpu_s[i] = seen;
 }
 
 void pf_prompt_learn_bus(struct pf_prompt_prices *p, uint64_t bytes, uint64_t ns)
 {
-    if (bytes == 0 || ns == 0)
-        return;
-    double seen = (double)bytes / ((double)ns * 1e-9);
-    if (p->bus_bytes_s > 0)
-        learn(&p->bus_bytes_s, seen, LESS, LESS);
-    else
-        p->bus_bytes_s = seen;
+    if (bytes > 0 && ns > 0)
+        pf_price_learn(&p->bus_bytes_s, (double)bytes, (double)ns);
 }

@@ -115,7 +115,7 @@ static pf_status wait_for_copies(struct pf_offload *f, uint64_t begun_ns, pf_sta
 }
 
 /* Experts of a batch go to the lanes in turn, a slot full at a time, or less if all lanes are to have some. Where the
- * CPU computes others meanwhile it is waited for them later: they stay where they are. */
+ * CPU computes others meanwhile, their copies are waited for later: experts stay where they are in RAM then. */
 static pf_status stream_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
@@ -143,13 +143,14 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     return f->cpu.n > 0 && st == PF_OK ? PF_OK : wait_for_copies(f, begun_ns, st);
 }
 
-/* Fills a slot with at most `most` experts of a layer from number x on; returns the number after the last. */
-static int fill_slot_ahead(struct pf_offload *f, struct pf_lane *l, int il, int x, int most)
+/* Fills a slot with experts of a layer from number x on, at most *most, which it lowers; returns the number after the
+ * last. */
+static int fill_slot_ahead(struct pf_offload *f, struct pf_lane *l, int il, int x, int *most)
 {
     struct pf_model *m = f->base.m;
     uint64_t bytes[3];
     pf_expert_bytes(m, il, bytes);
-    int slot = l->turn++ % l->n_slots, per_slot = per_slot_of(l, bytes) < most ? per_slot_of(l, bytes) : most;
+    int slot = l->turn++ % l->n_slots, per_slot = per_slot_of(l, bytes) < *most ? per_slot_of(l, bytes) : *most;
     struct pf_ahead *a = &l->ahead[slot];
     const uint8_t *parts[PF_RESIDENCY_BATCH][3];
     a->il = il;
@@ -162,6 +163,7 @@ static int fill_slot_ahead(struct pf_offload *f, struct pf_lane *l, int il, int 
             pf_residency_drop(f->ram, il, a->experts[i]);
         a->n = 0;
     }
+    *most -= a->n;
     return x;
 }
 
@@ -174,14 +176,9 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
         return;
     pf_offload_find_held(f, il);
     for (int s = 0, x = 0, most = f->cpu.n_bus >= 0 ? f->cpu.n_bus : m->n_expert; s < PF_TRANSIT_SLOTS; s++)
-        PF_FOR_LANES(f, k) {
-            struct pf_lane *l = &f->lanes[k];
-            int slot = l->turn % l->n_slots;
-            if (s >= l->n_slots || most == 0)
-                continue;
-            x = fill_slot_ahead(f, l, il, x, most);
-            most -= l->ahead[slot].n;
-        }
+        PF_FOR_LANES(f, k)
+            if (s < f->lanes[k].n_slots && most > 0)
+                x = fill_slot_ahead(f, &f->lanes[k], il, x, &most);
 }
 
 /* Waits for what was copied ahead into a slot and lets go of its pins. */

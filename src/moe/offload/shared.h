@@ -51,7 +51,7 @@ struct pf_prompt_cpu {
     bool      may;                       /* it may compute some of this layer's, if that pays */
     int      *n_missed;                  /* [n_layer] when the layer was last looked at, with those that were copied
                                             ahead; -1: never */
-    int       n_bus;                     /* how many crossed the bus meanwhile; -1: it was not asked */
+    int       n_bus;                     /* how many crossed the bus meanwhile; -1: the CPU was not asked */
     uint64_t  ns;                        /* that these took */
     int       max_rows;                  /* of a step of which it may compute something */
     float    *pick_y;                    /* [max_rows * n_used][n_out] memory shared with the device */
