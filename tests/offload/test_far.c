@@ -145,7 +145,8 @@ static void test_near(pf_model *m, int64_t n_near)
 
 static void test_one(void)
 {
-    static const int64_t near[] = { 2 * CHUNK, CHUNK, 3 * CHUNK + 5, 1, N_CTX };     /* from 2 * CHUNK on by a stage */
+    /* With 2 * CHUNK near and more there is a stage. */
+    static const int64_t near[] = { 2 * CHUNK, CHUNK, 3 * CHUNK + 5, 1, N_CTX };
     struct pf_stats stats;
     struct pf_sim sim = { .memory_bytes = 0 };
     pf_model *m = open_model(simulates() ? &sim : NULL, false);

@@ -1,6 +1,7 @@
 /* Far keys and values in a prompt. Each tile of queries would read them over the bus, so those of a layer come once to
  * the stage, and its attention reads them there. What earlier steps have written is copied; this step's rows are stored
- * on the stage, and go from there to main memory, since a kernel that stores them there writes byte by byte.
+ * on the stage, and go from there to main memory in whole places: a kernel that stores them there sends one and four
+ * bytes at a time over the bus.
  *
  *     far      | places of earlier steps | this step's |        main memory
  *                    copied |                   ^ copied behind attention
@@ -33,8 +34,8 @@ static size_t far_places(const struct pf_kv_layer *kv, int64_t end)
 /* Whether layer il reads any by way of the stage, which has room for them. A step of so few rows that a device may
  * record and replay it does not: what is copied follows from where the step begins. The stage gets those places that
  * earlier steps have written to, and also the last one if this step does not fill it: attention wants numbers behind
- * its rows. A layer with another's keys and values gets all, as that one has stored this step's; such layers come
- * behind all that have their own (arch.h), so what was sent ahead is not on the stage then. */
+ * its rows. A layer with another's keys and values gets all, as that one has stored this step's; such layers are
+ * the model's last (n_shared_kv), so that none of them takes the stage from a copy that was sent ahead. */
 static bool reads_far(const struct pf_step *t, int il, const struct pf_part *p, struct far *f)
 {
     const struct pf_attention *a = &t->m->layers[il].attn;
