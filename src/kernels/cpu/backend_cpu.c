@@ -138,6 +138,7 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     size_t i16_floats = pf_cpu_attention_i16_floats(s->max_head_dim, s->max_latent_heads > 0);
     b->thread_floats = round_up(max_size(b->thread_floats, i16_floats), ALIGN);
     b->parts = take(&c, pf_cpu_parts_floats(s), sizeof *b->parts);
+    b->held = take(&c, (size_t)pf_pool_n_threads(b->pool), sizeof *b->held);
     b->scores = take(&c, s->n_choose_head ? (size_t)CHOOSE_ROWS * (size_t)s->max_positions : 0, sizeof *b->scores);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
     return c.used;

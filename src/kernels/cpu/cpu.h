@@ -41,6 +41,13 @@ struct expert_wait {
                                             inputs are there */
 };
 
+/* Whose queries a thread's scratch holds as planes: those of a block in one operation of attention, which is counted
+ * from 1. A line of memory each, since every thread writes its own. */
+struct cpu_held {
+    _Alignas(64) uint64_t attention;
+    int64_t block;
+};
+
 struct cpu_backend {
     struct pf_backend        base;
     struct pf_kernels        k;
@@ -62,6 +69,8 @@ struct cpu_backend {
     struct pf_experts_op  experts;   /* the op between experts_begin and experts_end */
     float   *scores;                 /* [CHOOSE_ROWS][max_positions] */
     float   *parts;                  /* attention's totals and partials: cpu_rounds.h */
+    uint64_t n_attentions;           /* operations of attention in whole numbers so far */
+    struct cpu_held *held;           /* [n_threads] */
     float   *thread_scratch;         /* [n_threads][thread_floats] */
     size_t   thread_floats;
 

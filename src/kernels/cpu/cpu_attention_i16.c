@@ -107,12 +107,13 @@ struct i16_job {
     struct cpu_rounds rounds;
     struct cpu_backend *b;
     const struct pf_attention_op *a;
+    uint64_t number;             /* of the operation: see struct cpu_held */
     int group, n_q;              /* query heads per KV head; queries per KV head: rows x group */
     int block, n_blocks;         /* queries of a block; blocks per KV head */
     bool latent;
 };
 
-/* Of one task, carved from the thread's scratch. */
+/* A block of queries in a thread's scratch. */
 struct i16_queries {
     void   *kernel;              /* scratch [PF_ATTN_I16_SCRATCH], [PF_ATTN_LATENT_SCRATCH] */
     float  *part, *total;        /* [Q_BLOCK][hd_v + 2] */
@@ -124,6 +125,8 @@ struct i16_queries {
     int     first[Q_BLOCK], end[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];      /* positions seen, of all, of a chunk */
 };
 
+enum { QUERIES_FLOATS = (sizeof(struct i16_queries) + sizeof(float) - 1) / sizeof(float) };
+
 static size_t kernel_floats(bool latent)
 {
     return (latent ? PF_ATTN_LATENT_SCRATCH : PF_ATTN_I16_SCRATCH) / sizeof(float);
@@ -133,17 +136,19 @@ size_t pf_cpu_attention_i16_floats(int max_head_dim, bool latent)
 {
     size_t most = latent ? 2 * PF_I16_HEAD_MAX : PF_I16_HEAD_MAX, hd = (size_t)max_head_dim;
     hd = hd < most ? hd : most;
-    return kernel_floats(latent) + Q_BLOCK * (2 * (hd + 2) + hd / 2 + 1);
+    return kernel_floats(latent) + QUERIES_FLOATS + Q_BLOCK * (2 * (hd + 2) + hd / 2 + 1);
 }
 
-static void carve(const struct i16_job *job, struct i16_queries *s, int thread)
+static struct i16_queries *carve(const struct i16_job *job, int thread)
 {
     size_t stride = (size_t)job->a->kv->hd_v + 2;
-    float *scratch = cpu_thread_scratch(job->b, thread);
-    s->kernel = scratch;
-    s->part = scratch + kernel_floats(job->latent);
+    float *kernel = cpu_thread_scratch(job->b, thread);
+    struct i16_queries *s = (struct i16_queries *)(void *)(kernel + kernel_floats(job->latent));
+    s->kernel = kernel;
+    s->part = (float *)(void *)s + QUERIES_FLOATS;
     s->total = s->part + (size_t)Q_BLOCK * stride;
     s->planes = (int8_t *)(s->total + (size_t)Q_BLOCK * stride);
+    return s;
 }
 
 /* A part of a query as planes, and the factor of its scores; false: it is out of range. */
@@ -283,6 +288,17 @@ static void begin_block(const struct i16_job *job, struct i16_queries *s, int64_
     begin_queries(job, s, (int)(block / job->n_blocks), (int)(block % job->n_blocks));
 }
 
+/* The block's queries, which the thread has from its last task if that was of the same block. */
+static struct i16_queries *hold_block(const struct i16_job *job, int64_t block, int thread)
+{
+    struct cpu_held *held = &job->b->held[thread];
+    struct i16_queries *s = carve(job, thread);
+    if (held->attention != job->number || held->block != block)
+        begin_block(job, s, block);
+    *held = (struct cpu_held){ job->number, block };
+    return s;
+}
+
 /* Where a thread goes after chunk c of task t: most often to the next task. A guess that decides what is fetched. */
 static struct place after(const struct i16_job *job, int64_t t, int c)
 {
@@ -300,20 +316,18 @@ static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct i16_job *job = ctx;
     int hd = job->a->kv->hd_v;
     size_t stride = (size_t)hd + 2;
-    struct i16_queries s;
-    carve(job, &s, thread);
     for (int64_t t = begin; t < end; t++) {
         struct cpu_run run = pf_cpu_run_of(&job->rounds, t);
-        begin_block(job, &s, run.block);
-        for (int i = 0; i < s.n; i++)
-            begin_total(s.total + (size_t)i * stride, hd);
+        struct i16_queries *s = hold_block(job, run.block, thread);
+        for (int i = 0; i < s->n; i++)
+            begin_total(s->total + (size_t)i * stride, hd);
         for (int c = run.first; c < run.end; c++) {
-            attend_chunk(job, &s, c, after(job, t, c), s.part);
-            for (int i = 0; i < s.n; i++)
-                fold(job, s.total + (size_t)i * stride, s.part + (size_t)i * stride, hd);
+            attend_chunk(job, s, c, after(job, t, c), s->part);
+            for (int i = 0; i < s->n; i++)
+                fold(job, s->total + (size_t)i * stride, s->part + (size_t)i * stride, hd);
         }
-        for (int i = 0; i < s.n; i++)
-            end_query(job, s.total + (size_t)i * stride, s.row[i], s.head[i]);
+        for (int i = 0; i < s->n; i++)
+            end_query(job, s->total + (size_t)i * stride, s->row[i], s->head[i]);
     }
 }
 
@@ -321,14 +335,12 @@ static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct i16_job *job = ctx;
-    struct i16_queries s;
-    carve(job, &s, thread);
     for (int64_t t = begin; t < end; t++) {
         struct cpu_run run = pf_cpu_run_of(&job->rounds, t);
-        begin_block(job, &s, run.block);
+        struct i16_queries *s = hold_block(job, run.block, thread);
         for (int c = run.first; c < run.end; c++)
-            attend_chunk(job, &s, c, after(job, t, c),
-                         pf_cpu_part_of(&job->rounds, c, (int64_t)s.kv_head * job->n_q + s.number));
+            attend_chunk(job, s, c, after(job, t, c),
+                         pf_cpu_part_of(&job->rounds, c, (int64_t)s->kv_head * job->n_q + s->number));
     }
 }
 
@@ -364,7 +376,8 @@ static int latent_block(const struct i16_job *job, int64_t n_chunks)
 
 pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a)
 {
-    struct i16_job job = { .b = b, .a = a, .group = a->n_head / a->kv->n_kv_head, .latent = pf_kv_is_latent(a->kv) };
+    struct i16_job job = { .b = b, .a = a, .number = ++b->n_attentions, .group = a->n_head / a->kv->n_kv_head,
+                           .latent = pf_kv_is_latent(a->kv) };
     int first = pf_cpu_first_chunk(a), end = pf_cpu_end_chunk(a);
     job.n_q = a->rows * job.group;
     job.block = job.latent ? latent_block(&job, end - first) : Q_BLOCK;

@@ -2,7 +2,8 @@
 #include "kernels/cpu/cpu_rounds.h"
 
 enum {
-    TASKS_PER_THREAD = 4,
+    BLOCKS_PER_THREAD = 4,       /* with so many, blocks go through all chunks */
+    RUNS_PER_THREAD = 16,        /* else: what a thread that ends first takes from another one is a small part */
     ROUND_FLOATS = 1 << 20,      /* of partials in the backend's memory: 64,000 positions of 32 heads of 128 */
     ROUND_ROWS = 8               /* rows of a step whose partials have room for some chunks, whatever the heads */
 };
@@ -37,7 +38,7 @@ static int round_of(const struct cpu_rounds *r)
 {
     int n_threads = pf_pool_n_threads(r->b->pool), n_chunks = r->end - r->first;
     size_t room = pf_cpu_parts_floats(&r->b->sizes) / ((size_t)r->n_queries * r->stride);
-    if (n_threads == 1 || n_chunks == 1 || r->n_blocks >= TASKS_PER_THREAD * n_threads || room < 3)
+    if (n_threads == 1 || n_chunks == 1 || r->n_blocks >= BLOCKS_PER_THREAD * n_threads || room < 3)
         return 0;
     return room - 1 < (size_t)n_chunks ? (int)room - 1 : n_chunks;           /* totals take as much as a chunk */
 }
@@ -58,7 +59,7 @@ void pf_cpu_rounds_run(struct cpu_rounds *r, pf_job_fn *whole, pf_job_fn *run, p
         run_round(r, whole, ctx);
         return;
     }
-    int64_t length = r->n_blocks * round / (TASKS_PER_THREAD * pf_pool_n_threads(r->b->pool));
+    int64_t length = r->n_blocks * round / (RUNS_PER_THREAD * pf_pool_n_threads(r->b->pool));
     r->run = length > 1 ? (int)length : 1;
     for (r->round_first = r->first; r->round_first < r->end; r->round_first = r->round_end) {
         r->round_end = r->end - r->round_first < round ? r->end : r->round_first + round;
