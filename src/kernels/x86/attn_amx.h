@@ -1,11 +1,18 @@
-/* Attention in whole numbers with AMX: one chunk against up to 64 queries, a block of 64 positions at a time. Weights
- * are made as with VNNI (attn_vnni.h); products are of tiles, which lie in memory as pf_i16.h lays out vectors:
+/* Attention in whole numbers with AMX: one chunk against up to 64 queries, a block of 64 positions and eight queries at
+ * a time. Weights are made as with VNNI (attn_vnni.h). Right operands lie in memory as pf_i16.h lays out vectors:
  *
- *     scores   [16 queries][64 elements] times [64 elements][16 keys]       a vector of 16 keys is a row of the second
- *     values   [16 queries][64 weights] times [64 positions][16 elements]   a vector of 16 elements is a row
+ *     scores   [queries][64 elements] times [64 elements][16 keys]       a vector of 16 keys is a row of the second
+ *     values   [queries][64 weights] times [64 positions][16 elements]   a vector of 16 elements is a row
  *
- * Heads of keys must be multiples of 64, the length of a row of bytes; others go with VNNI. Tiles are configured for a
- * chunk and released after it, so that a thread that is not here has none for the system to save. */
+ * Left operands are cut from 24 rows, the planes of eight queries' elements or weights behind eight rows of zeros, so
+ * that two products add up all that a vector gives in one tile:
+ *
+ *     zeros  [8]  \ times the vector's lower bytes
+ *     uppers [8]  /  \ times its upper bytes         rows 0..7 of the sums: upper ones, rows 8..15: middle ones
+ *     lowers [8]     /
+ *
+ * Heads must be multiples of 64, the length of a row of bytes; others go with VNNI. Tiles are configured for a chunk
+ * and released after it, so that a thread that is not here has none for the system to save. */
 #ifndef PF_ATTN_AMX_H
 #define PF_ATTN_AMX_H
 
@@ -13,26 +20,31 @@
 
 enum {
     AMX_ROWS = 16, AMX_BYTES = 64,           /* of a tile: rows; bytes of a row */
-    AMX_QUERIES = 8                          /* fewer take no longer with VNNI: tiles are whole products of 16 */
+    AMX_TOGETHER = 8,                        /* queries of a tile */
+    AMX_LEAST = 3,                           /* fewer queries take no longer with VNNI */
+    AMX_GROUPS = PF_ATTN_I16_QUERIES / AMX_TOGETHER, AMX_SLICES = PF_I16_HEAD_MAX / AMX_BYTES
 };
 
-/* Behind what VNNI has in the scratch: sums of two tiles as they are stored. */
+/* Rows that left operands are cut from. */
+struct amx_left {
+    _Alignas(64) int8_t zeros[AMX_TOGETHER][AMX_BYTES];
+    int8_t uppers[AMX_TOGETHER][AMX_BYTES], lowers[AMX_TOGETHER][AMX_BYTES];
+};
+
+/* In the caller's scratch. */
 struct attn_amx {
-    struct attn_vnni vnni;
-    _Alignas(64) int32_t upper[2][AMX_ROWS][16], middle[2][AMX_ROWS][16];
+    struct amx_left q[AMX_GROUPS][AMX_SLICES], w;
+    _Alignas(64) int32_t c[4][AMX_ROWS][16];     /* sums of four vectors */
+    struct attn_sums sums;
 };
 _Static_assert(sizeof(struct attn_amx) <= PF_ATTN_I16_SCRATCH, "fits the scratch");
 
-/* Tiles by number, which gcc wants to see as a literal: sums of two products, the left operand's planes, the right
- * one's. */
-#define T_UPPER       0
-#define T_MIDDLE      1
-#define T_UPPER_NEXT  2
-#define T_MIDDLE_NEXT 3
-#define T_HIGH        4
-#define T_LOW         5
-#define T_ROWS_HIGH   6
-#define T_ROWS_LOW    7
+/* Tiles by number, which gcc wants to see as a literal: 0 to 3 sums, then a left operand for a vector's upper bytes and
+ * one for its lower ones, and these. */
+#define T_LEFT_UPPER 4
+#define T_LEFT_LOWER 5
+#define T_UPPER      6
+#define T_LOWER      7
 
 struct amx_config {
     uint8_t  palette, start_row, reserved[14];
@@ -40,147 +52,203 @@ struct amx_config {
     uint8_t  rows[16];
 };
 
-/* What was written is in memory: gcc does not know that tiles are read from there. */
+/* What was written is in memory: gcc does not know that tiles are read from there, and written. */
 ATTN_INLINE void amx_written(void)
 {
     __asm__ volatile("" ::: "memory");
 }
 
-static void amx_configure(int n_q)
+static void amx_configure(void)
 {
     struct amx_config c = { .palette = 1 };
-    for (int t = T_UPPER; t <= T_ROWS_LOW; t++) {
+    for (int t = 0; t <= T_LOWER; t++) {
         c.row_bytes[t] = AMX_BYTES;
-        c.rows[t] = (uint8_t)(t < T_ROWS_HIGH ? n_q : AMX_ROWS);
+        c.rows[t] = AMX_ROWS;
     }
     amx_written();
     _tile_loadconfig(&c);
 }
 
-/* ---- Scores ---------------------------------------------------------------------------------------------------- */
-
 ATTN_INLINE void amx_zero(void)
 {
-    _tile_zero(T_UPPER);
-    _tile_zero(T_MIDDLE);
-    _tile_zero(T_UPPER_NEXT);
-    _tile_zero(T_MIDDLE_NEXT);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
 }
 
 ATTN_INLINE void amx_store(struct attn_amx *s)
 {
-    _tile_stored(T_UPPER, s->upper[0], AMX_BYTES);
-    _tile_stored(T_MIDDLE, s->middle[0], AMX_BYTES);
-    _tile_stored(T_UPPER_NEXT, s->upper[1], AMX_BYTES);
-    _tile_stored(T_MIDDLE_NEXT, s->middle[1], AMX_BYTES);
+    _tile_stored(0, s->c[0], AMX_BYTES);
+    _tile_stored(1, s->c[1], AMX_BYTES);
+    _tile_stored(2, s->c[2], AMX_BYTES);
+    _tile_stored(3, s->c[3], AMX_BYTES);
+    amx_written();
 }
 
-/* 256 upper + middle of query j. */
+ATTN_INLINE void amx_left(const struct amx_left *l)
+{
+    amx_written();
+    _tile_loadd(T_LEFT_UPPER, l->uppers, AMX_BYTES);
+    _tile_loadd(T_LEFT_LOWER, l->zeros, AMX_BYTES);
+}
+
+/* 256 upper + middle of query j, of vector u. */
 ATTN_INLINE __m512i amx_sum(const struct attn_amx *s, int u, int j)
 {
-    return _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(s->upper[u][j]), 8),
-                            _mm512_load_si512(s->middle[u][j]));
+    return _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(s->c[u][j]), 8),
+                            _mm512_load_si512(s->c[u][AMX_TOGETHER + j]));
 }
 
-/* Fetches 32 lines. More at once would wait for each other, and the tiles behind them for all of them. */
-ATTN_INLINE void amx_fetch(const int8_t **at)
+/* ---- What comes next ------------------------------------------------------------------------------------------- */
+
+/* The block that comes next, on its way from memory: its keys, then its values. Lines are fetched a few at a time on
+ * all the way through a block, weights included, since a burst of them holds up the tiles behind it and a gap leaves
+ * memory idle. */
+struct amx_ahead {
+    const int8_t *at, *end;      /* the next line; NULL: nothing is left */
+    const int8_t *then, *then_end;
+};
+
+static struct amx_ahead amx_ahead(const struct pf_attn_i16_args *a, int at)
 {
-    enum { LINES = 32 };
-    if (!*at)
+    struct attn_ahead next = attn_ahead(a, at);
+    if (!next.k)
+        return (struct amx_ahead){ 0 };
+    return (struct amx_ahead){ next.k, next.k + pf_i16_sk(a->hd_k), next.v, next.v + pf_i16_rsv(a->hd_v) };
+}
+
+/* Six lines, and two a page further on (see attn_fetch_walk). */
+ATTN_INLINE void amx_fetch(struct amx_ahead *ahead)
+{
+    enum { LINE = 64, PAGE = 4096, ALONE = 3 };
+    if (!ahead->at)
         return;
-    for (int i = 0; i < LINES; i++)
-        attn_fetch_walk(*at + i * 64);
-    *at += LINES * 64;
-}
-
-static void amx_scores(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *k, const int8_t **ahead,
-                       int i, int n)
-{
-    size_t hd = (size_t)a->hd_k, vector = hd / 4 * ATTN_VECTOR;
-    for (int v = 0; v < 4; v += 2) {
-        amx_zero();
-        for (size_t e = 0; e < hd; e += AMX_BYTES) {
-            const int8_t *q = a->q + (size_t)i * 2 * hd + e, *at = k + (size_t)v * vector + e / 4 * ATTN_VECTOR;
-            _tile_loadd(T_HIGH, q, 2 * hd);
-            _tile_loadd(T_LOW, q + hd, 2 * hd);
-            _tile_loadd(T_ROWS_HIGH, at, ATTN_VECTOR);
-            _tile_loadd(T_ROWS_LOW, at + PF_I16_PLANE, ATTN_VECTOR);
-            _tile_dpbssd(T_UPPER, T_HIGH, T_ROWS_HIGH);
-            _tile_dpbssd(T_MIDDLE, T_LOW, T_ROWS_HIGH);
-            _tile_dpbssd(T_MIDDLE, T_HIGH, T_ROWS_LOW);
-            amx_fetch(ahead);
-            _tile_loadd(T_ROWS_HIGH, at + vector, ATTN_VECTOR);
-            _tile_loadd(T_ROWS_LOW, at + vector + PF_I16_PLANE, ATTN_VECTOR);
-            _tile_dpbssd(T_UPPER_NEXT, T_HIGH, T_ROWS_HIGH);
-            _tile_dpbssd(T_MIDDLE_NEXT, T_LOW, T_ROWS_HIGH);
-            _tile_dpbssd(T_MIDDLE_NEXT, T_HIGH, T_ROWS_LOW);
-            amx_fetch(ahead);
-        }
-        amx_store(s);
-        for (int u = 0; u < 2; u++)
-            for (int j = 0; j < n; j++)
-                _mm512_storeu_si512(s->vnni.c[i + j] + (v + u) * 16, amx_sum(s, u, j));
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; j < ALONE; j++)
+            attn_fetch_line(ahead->at + j * LINE);
+        attn_fetch_line(ahead->at + PAGE);
+        ahead->at += ALONE * LINE;
+    }
+    if (ahead->at >= ahead->end) {
+        ahead->at = ahead->then;
+        ahead->end = ahead->then_end;
+        ahead->then = NULL;
     }
 }
 
-/* ---- Values ---------------------------------------------------------------------------------------------------- */
+/* Adds a vector to sums t; `multiply`: of signed bytes or of unsigned ones by signed ones. */
+#define AMX_ADD(t, multiply, vector, stride, ahead)                      \
+    do {                                                                 \
+        amx_fetch(ahead);                                                \
+        _tile_loadd(T_UPPER, vector, stride);                            \
+        amx_fetch(ahead);                                                \
+        _tile_loadd(T_LOWER, (vector) + PF_I16_PLANE, stride);           \
+        amx_fetch(ahead);                                                \
+        multiply(t, T_LEFT_UPPER, T_UPPER);                              \
+        amx_fetch(ahead);                                                \
+        multiply(t, T_LEFT_LOWER, T_LOWER);                              \
+    } while (0)
 
-ATTN_INLINE void amx_enter(const struct pf_attn_i16_args *a, const struct attn_amx *s, int u, int i, int j, int e)
+/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+
+/* The planes of queries, [n_q][2][hd_k], to left operands. */
+static void amx_take_queries(const struct pf_attn_i16_args *a, struct attn_amx *s)
 {
-    float *acc = a->part + (size_t)(i + j) * a->part_stride + e;
-    __m512 before = _mm512_mul_ps(_mm512_loadu_ps(acc), _mm512_set1_ps(s->vnni.sums.old[i + j]));
-    __m512 gain = _mm512_set1_ps(s->vnni.sums.gain[i + j]);
-    _mm512_storeu_ps(acc, _mm512_fmadd_ps(_mm512_cvtepi32_ps(amx_sum(s, u, j)), gain, before));
+    int n_slices = a->hd_k / AMX_BYTES, n_groups = (a->n_q + AMX_TOGETHER - 1) / AMX_TOGETHER;
+    for (int g = 0; g < n_groups; g++)
+        for (int e = 0; e < n_slices; e++)
+            memset(&s->q[g][e], 0, sizeof s->q[g][e]);
+    for (int i = 0; i < a->n_q; i++)
+        for (int e = 0; e < n_slices; e++) {
+            struct amx_left *l = &s->q[i / AMX_TOGETHER][e];
+            const int8_t *q = a->q + (size_t)i * 2 * (size_t)a->hd_k + (size_t)e * AMX_BYTES;
+            memcpy(l->uppers[i % AMX_TOGETHER], q, AMX_BYTES);
+            memcpy(l->lowers[i % AMX_TOGETHER], q + a->hd_k, AMX_BYTES);
+        }
 }
 
-static void amx_values(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *v, const int8_t **ahead,
+static void amx_scores(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *k, struct amx_ahead *ahead,
+                       int group)
+{
+    size_t vector = (size_t)a->hd_k / 4 * ATTN_VECTOR;
+    amx_zero();
+    for (int e = 0; e < a->hd_k / AMX_BYTES; e++) {
+        const int8_t *at = k + (size_t)e * (AMX_BYTES / 4) * ATTN_VECTOR;
+        amx_left(&s->q[group][e]);
+        AMX_ADD(0, _tile_dpbssd, at, ATTN_VECTOR, ahead);
+        AMX_ADD(1, _tile_dpbssd, at + vector, ATTN_VECTOR, ahead);
+        AMX_ADD(2, _tile_dpbssd, at + 2 * vector, ATTN_VECTOR, ahead);
+        AMX_ADD(3, _tile_dpbssd, at + 3 * vector, ATTN_VECTOR, ahead);
+    }
+    amx_store(s);
+}
+
+/* ---- Weights and values ---------------------------------------------------------------------------------------- */
+
+/* Weights of query j of the group whose first is query i. */
+ATTN_INLINE void amx_weigh(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *k, const int8_t *v,
+                           int i, int j, struct attn_span seen)
+{
+    uint8_t *uppers = (uint8_t *)s->w.uppers[j], *lowers = (uint8_t *)s->w.lowers[j];
+    if (seen.lo >= seen.hi) {
+        memset(uppers, 0, PF_I16_BLOCK);
+        memset(lowers, 0, PF_I16_BLOCK);
+        attn_skip(&s->sums, i + j);
+        return;
+    }
+    __m512i c[4];
+    for (int u = 0; u < 4; u++)
+        c[u] = amx_sum(s, u, j);
+    attn_weigh(a, &s->sums, k, v, i + j, seen, c, uppers, lowers);
+}
+
+/* 64 elements from element e on, of query i, the group's number j. */
+ATTN_INLINE void amx_enter(const struct pf_attn_i16_args *a, const struct attn_amx *s, int i, int j, int e)
+{
+    float *acc = a->part + (size_t)i * a->part_stride + e;
+    __m512 old = _mm512_set1_ps(s->sums.old[i]), gain = _mm512_set1_ps(s->sums.gain[i]);
+    for (int u = 0; u < 4; u++) {
+        __m512 before = _mm512_mul_ps(_mm512_loadu_ps(acc + 16 * u), old);
+        _mm512_storeu_ps(acc + 16 * u, _mm512_fmadd_ps(_mm512_cvtepi32_ps(amx_sum(s, u, j)), gain, before));
+    }
+}
+
+static void amx_values(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *v, struct amx_ahead *ahead,
                        int i, int n)
 {
     size_t row = (size_t)a->hd_v / 16 * ATTN_VECTOR;
-    amx_written();
-    _tile_loadd(T_HIGH, s->vnni.w[i][0], 2 * PF_I16_BLOCK);
-    _tile_loadd(T_LOW, s->vnni.w[i][1], 2 * PF_I16_BLOCK);
-    for (int e = 0; e < a->hd_v; e += 32) {
+    amx_left(&s->w);
+    for (int e = 0; e < a->hd_v; e += 4 * 16) {
         const int8_t *at = v + (size_t)e / 16 * ATTN_VECTOR;
         amx_zero();
-        _tile_loadd(T_ROWS_HIGH, at, row);
-        _tile_loadd(T_ROWS_LOW, at + PF_I16_PLANE, row);
-        _tile_dpbusd(T_UPPER, T_HIGH, T_ROWS_HIGH);
-        _tile_dpbusd(T_MIDDLE, T_LOW, T_ROWS_HIGH);
-        _tile_dpbusd(T_MIDDLE, T_HIGH, T_ROWS_LOW);
-        amx_fetch(ahead);
-        _tile_loadd(T_ROWS_HIGH, at + ATTN_VECTOR, row);
-        _tile_loadd(T_ROWS_LOW, at + ATTN_VECTOR + PF_I16_PLANE, row);
-        _tile_dpbusd(T_UPPER_NEXT, T_HIGH, T_ROWS_HIGH);
-        _tile_dpbusd(T_MIDDLE_NEXT, T_LOW, T_ROWS_HIGH);
-        _tile_dpbusd(T_MIDDLE_NEXT, T_HIGH, T_ROWS_LOW);
-        amx_fetch(ahead);
+        AMX_ADD(0, _tile_dpbusd, at, row, ahead);
+        AMX_ADD(1, _tile_dpbusd, at + ATTN_VECTOR, row, ahead);
+        AMX_ADD(2, _tile_dpbusd, at + 2 * ATTN_VECTOR, row, ahead);
+        AMX_ADD(3, _tile_dpbusd, at + 3 * ATTN_VECTOR, row, ahead);
         amx_store(s);
-        for (int u = 0; u < 2; u++)
-            for (int j = 0; j < n; j++)
-                amx_enter(a, s, u, i, j, e + 16 * u);
+        for (int j = 0; j < n; j++) {
+            amx_fetch(ahead);
+            amx_enter(a, s, i + j, j, e);
+        }
     }
 }
 
 /* ---- A chunk --------------------------------------------------------------------------------------------------- */
 
 /* n queries from number i on, of which at least one sees some of the block at `at`. */
-static void amx_block(const struct pf_attn_i16_args *a, struct attn_amx *s, int at, struct attn_ahead *ahead, int i,
+static void amx_block(const struct pf_attn_i16_args *a, struct attn_amx *s, int at, struct amx_ahead *ahead, int i,
                       int n)
 {
     const int8_t *k = (const int8_t *)a->k + pf_i16_key_block(a->hd_k, at);
     const int8_t *v = (const int8_t *)a->v + pf_i16_value_block(a->hd_v, at);
-    amx_scores(a, s, k, &ahead->k, i, n);
+    amx_scores(a, s, k, ahead, i / AMX_TOGETHER);
     for (int j = 0; j < n; j++) {
-        struct attn_span seen = attn_seen(a, i + j, at);
-        if (seen.lo < seen.hi) {
-            attn_weigh(a, &s->vnni, k, v, i + j, seen);
-        } else {
-            memset(s->vnni.w[i + j], 0, sizeof s->vnni.w[i + j]);
-            attn_skip(&s->vnni.sums, i + j);
-        }
+        amx_fetch(ahead);
+        amx_weigh(a, s, k, v, i, j, attn_seen(a, i + j, at));
+        amx_fetch(ahead);
     }
-    amx_values(a, s, v, &ahead->v, i, n);
+    amx_values(a, s, v, ahead, i, n);
 }
 
 static bool amx_any(const struct pf_attn_i16_args *a, int at, int i, int n)
@@ -196,29 +264,28 @@ static bool amx_any(const struct pf_attn_i16_args *a, int at, int i, int n)
 static void attn_i16_amx(const struct pf_attn_i16_args *a)
 {
     struct attn_amx *s = a->scratch;
-    if (a->hd_k % AMX_BYTES || a->n_q < AMX_QUERIES) {
+    if (a->hd_k % AMX_BYTES || a->hd_v % AMX_BYTES || a->n_q < AMX_LEAST) {
         attn_i16_vnni(a);
         return;
     }
-    int configured = 0;
+    amx_configure();
+    amx_take_queries(a, s);
+    memset(&s->w, 0, sizeof s->w);
     for (int i = 0; i < a->n_q; i++)
-        attn_begin(a, &s->vnni.sums, i);
+        attn_begin(a, &s->sums, i);
     for (int at = 0; at < PF_I16_CHUNK; at += PF_I16_BLOCK) {
-        struct attn_ahead ahead = attn_ahead(a, at);
-        for (int i = 0; i < a->n_q; i += AMX_ROWS) {
-            int n = a->n_q - i < AMX_ROWS ? a->n_q - i : AMX_ROWS;
+        struct amx_ahead ahead = amx_ahead(a, at);
+        for (int i = 0; i < a->n_q; i += AMX_TOGETHER) {
+            int n = a->n_q - i < AMX_TOGETHER ? a->n_q - i : AMX_TOGETHER;
             if (!amx_any(a, at, i, n))
                 continue;
-            if (n != configured)
-                amx_configure(n);
-            configured = n;
             amx_block(a, s, at, &ahead, i, n);
-            ahead = (struct attn_ahead){ 0 };
+            ahead = (struct amx_ahead){ 0 };
         }
     }
     _tile_release();
     for (int i = 0; i < a->n_q; i++)
-        attn_end(a, &s->vnni.sums, i);
+        attn_end(a, &s->sums, i);
 }
 
 #endif

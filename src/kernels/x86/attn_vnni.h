@@ -99,16 +99,15 @@ ATTN_INLINE __m512 attn_exp2(__m512 x)
 }
 
 /* Words of keys to positions: the scores of 32 positions, in two vectors. */
-ATTN_INLINE void attn_in_order(const int32_t *c, __m512i out[2])
+ATTN_INLINE void attn_in_order(__m512i x, __m512i y, __m512i out[2])
 {
     const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-    __m512i x = _mm512_loadu_si512(c), y = _mm512_loadu_si512(c + 16);
     out[0] = _mm512_permutex2var_epi32(x, first, y);
     out[1] = _mm512_permutex2var_epi32(x, _mm512_add_epi32(first, _mm512_set1_epi32(2)), y);
 }
 
 /* 64 weights of 16 bits, in the order of positions, to planes in the order of the values' words. */
-ATTN_INLINE void attn_planes(const __m512i w[4], uint8_t planes[2][PF_I16_BLOCK])
+ATTN_INLINE void attn_planes(const __m512i w[4], uint8_t *uppers, uint8_t *lowers)
 {
     const __m512i lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i words = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
@@ -116,8 +115,8 @@ ATTN_INLINE void attn_planes(const __m512i w[4], uint8_t planes[2][PF_I16_BLOCK]
     __m512i upper = _mm512_packus_epi16(_mm512_srli_epi16(x, 8), _mm512_srli_epi16(y, 8));
     const __m512i low = _mm512_set1_epi16(255);
     __m512i lower = _mm512_packus_epi16(_mm512_and_si512(x, low), _mm512_and_si512(y, low));
-    _mm512_storeu_si512(planes[0], _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, upper), words));
-    _mm512_storeu_si512(planes[1], _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, lower), words));
+    _mm512_storeu_si512(uppers, _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, upper), words));
+    _mm512_storeu_si512(lowers, _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, lower), words));
 }
 
 /* The positions of a span, by bits. */
@@ -154,19 +153,29 @@ ATTN_INLINE __m512 attn_y(__m512i c, const float *scale, float factor, __m512 y)
     return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(c), _mm512_loadu_ps(scale)), _mm512_set1_ps(factor), y);
 }
 
-/* The weights of query i, which sees some positions, those of `span`. */
-static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k, const int8_t *v, int i,
-                       struct attn_span span)
+/* Planes of the weights of query i, which sees some positions, those of `span`; c: its scores, in the order of keys'
+ * words. */
+ATTN_INLINE void attn_weigh(const struct pf_attn_i16_args *a, struct attn_sums *s, const int8_t *k, const int8_t *v,
+                            int i, struct attn_span span, const __m512i c[4], uint8_t *uppers, uint8_t *lowers)
 {
     const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
     __m512 y[4];
-    __m512i c[4], w[4];
-    attn_in_order(s->c[i], c);
-    attn_in_order(s->c[i] + 32, c + 2);
+    __m512i x[4], w[4];
+    attn_in_order(c[0], c[1], x);
+    attn_in_order(c[2], c[3], x + 2);
     for (int j = 0; j < 4; j++)
-        y[j] = attn_y(c[j], sk + 16 * j, a->cq[i], _mm512_loadu_ps(lsv + 16 * j));
-    attn_weights(&s->sums, i, y, attn_bits(span), (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)), w);
-    attn_planes(w, s->w[i]);
+        y[j] = attn_y(x[j], sk + 16 * j, a->cq[i], _mm512_loadu_ps(lsv + 16 * j));
+    attn_weights(s, i, y, attn_bits(span), (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)), w);
+    attn_planes(w, uppers, lowers);
+}
+
+static void attn_weigh_query(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k, const int8_t *v,
+                             int i, struct attn_span span)
+{
+    __m512i c[4];
+    for (int u = 0; u < 4; u++)
+        c[u] = _mm512_loadu_si512(s->c[i] + 16 * u);
+    attn_weigh(a, &s->sums, k, v, i, span, c, s->w[i][0], s->w[i][1]);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
@@ -258,7 +267,7 @@ static void attn_block(const struct pf_attn_i16_args *a, struct attn_vnni *s, in
         (n == 1 ? attn_scores_one : attn_scores_four)(a, s, k, &ahead, i);
         for (int j = 0; j < n; j++)
             if (seen[j].lo < seen[j].hi) {
-                attn_weigh(a, s, k, v, i + j, seen[j]);
+                attn_weigh_query(a, s, k, v, i + j, seen[j]);
             } else {
                 memset(s->w[i + j], 0, sizeof s->w[i + j]);
                 attn_skip(&s->sums, i + j);
