@@ -1,6 +1,6 @@
 /* Conversations in a server's cache: they grow, part, and end with the server; their files are cut, damaged, taken away
  * or cannot be written. Whatever is loaded goes on with the logits of a session that evaluated all of it, and what
- * cannot be loaded leaves less of the conversation, never something else.
+ * cannot be loaded leaves less of the conversation, never something else. What cannot be read for a while is kept.
  *
  * usage: test_saved MODEL.gguf FOLDER */
 #include <dirent.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -333,6 +334,138 @@ static void test_passing_failure(void)
     saved_close(saved);
 }
 
+/* The part up to which n tokens of a text of its own are kept; NULL: another one, or none that is to be tried now. */
+static struct part *part_at(struct saved *saved, int n, int text)
+{
+    int32_t tok[N_CTX];
+    size_t common;
+    for (int i = 0; i <= n; i++)
+        tok[i] = token(i, text);
+    struct part *p = saved_find(saved, tok, (size_t)n + 1, N_CTX, true, &common);
+    return p && p->n == (size_t)n ? p : NULL;
+}
+
+/* Keeps a text in two parts. */
+static void put_two(struct saved *saved, pf_session *s, int text)
+{
+    for (int n = 250; n <= 300; n += 50) {
+        go_on(s, n, 0, text);
+        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+    }
+    while (saved_is_busy(saved))
+        usleep(1000);
+}
+
+/* A file that can be opened takes the place of another one, and reading it fails: at the low addresses of this process
+ * there is no memory. */
+static void put_away(const char *path, bool back)
+{
+    struct buf away = { 0 };
+    buf_printf(&away, "%s.away", path);
+    CHECK(back ? unlink(path) == 0 && rename(away.p, path) == 0
+               : rename(path, away.p) == 0 && symlink("/proc/self/mem", path) == 0);
+    buf_free(&away);
+}
+
+/* No file can be opened as long as there is no number for it. */
+static void allow_files(bool allow)
+{
+    static struct rlimit before;
+    struct rlimit none;
+    if (!allow)
+        getrlimit(RLIMIT_NOFILE, &before);
+    none = before;
+    none.rlim_cur = 0;
+    CHECK(setrlimit(RLIMIT_NOFILE, allow ? &before : &none) == 0);
+}
+
+static bool comes_back(struct saved *saved, int text)
+{
+    for (int i = 0; i < 2000 && !part_at(saved, 300, text); i++)
+        usleep(10000);
+    return take_up(saved, 301, 0, text) == 300 && part_at(saved, 300, text)->wait_s == 0;
+}
+
+/* Files that cannot be read just now cost a request what is in them, once in a while, and are kept: text 0 has its
+ * second part where reading fails, text 1 its first, of text 2 no file can be opened, and text 3 lies in memory, of
+ * which there is too little. */
+static void test_unreadable(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY), *in_memory = reopen(NULL, NULL, PLENTY);
+    pf_session *s = open_one();
+    struct listing l;
+    for (int text = 0; text < 4; text++)
+        put_two(text < 3 ? saved : in_memory, s, text);
+    char *second = xstrdup(part_at(saved, 300, 0)->path), *first = xstrdup(part_at(saved, 250, 1)->path);
+    put_away(second, false);
+    put_away(first, false);
+    CHECK(take_up(saved, 301, 0, 0) == 250 && take_up(saved, 301, 0, 1) == 0);
+    put_away(second, true);
+    put_away(first, true);
+    allow_files(false);
+    CHECK(take_up(saved, 301, 0, 2) == 0);
+    allow_files(true);
+    struct part *p = part_at(in_memory, 300, 3);
+    pf_mem_fail_nth(1);
+    CHECK(!saved_load(in_memory, p, s) && pf_session_pos(s) == 0);
+    pf_mem_fail_nth(0);
+    CHECK(!part_at(saved, 300, 0) && !part_at(saved, 300, 1) && !part_at(saved, 250, 1) && !part_at(saved, 300, 2) &&
+          !part_at(in_memory, 300, 3), "what failed just now is tried again");
+    for (int text = 0; text < 4; text++)
+        CHECK(comes_back(text < 3 ? saved : in_memory, text), "text %d", text);
+    list(&l);
+    CHECK(l.n == 6, "%d files", l.n);
+    free(second);
+    free(first);
+    pf_session_close(&s);
+    saved_close(saved);
+    saved_close(in_memory);
+    remove_all();
+}
+
+/* What is saved behind a part that cannot be read does not need it. */
+static void test_behind_unreadable(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY);
+    pf_session *s = open_one();
+    struct listing l;
+    put_two(saved, s, 1);
+    char *second = xstrdup(part_at(saved, 300, 1)->path);
+    put_away(second, false);
+    CHECK(take_up(saved, 301, 0, 1) == 250);
+    go_on(s, 320, 0, 1);
+    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 321, 0, 1) == 320);
+    put_away(second, true);
+    saved_close(saved);
+    list(&l);
+    CHECK(l.n == 2, "%d files", l.n);
+    free(second);
+    pf_session_close(&s);
+    remove_all();
+}
+
+/* What continues a part that a server cannot read when it starts is kept for the next one. */
+static void test_unreadable_at_start(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY);
+    pf_session *s = open_one();
+    struct buf away = { 0 };
+    put_two(saved, s, 1);
+    char *first = xstrdup(part_at(saved, 250, 1)->path);
+    buf_printf(&away, "%s.away", first);
+    CHECK(rename(first, away.p) == 0 && symlink(first, first) == 0, "a link to itself cannot be followed");
+    saved = reopen(saved, folder, PLENTY);
+    CHECK(take_up(saved, 301, 0, 1) == 0);
+    CHECK(unlink(first) == 0 && rename(away.p, first) == 0);
+    saved = reopen(saved, folder, PLENTY);
+    CHECK(take_up(saved, 301, 0, 1) == 300);
+    buf_free(&away);
+    free(first);
+    pf_session_close(&s);
+    saved_close(saved);
+    remove_all();
+}
+
 /* What a longer part was to replace stays where that cannot be written, and goes where it can. */
 static void test_not_replaced(void)
 {
@@ -518,6 +651,9 @@ int main(int argc, char **argv)
     test_damage();
     test_no_folder();
     test_passing_failure();
+    test_unreadable();
+    test_behind_unreadable();
+    test_unreadable_at_start();
     test_not_replaced();
     test_left();
     test_slices(folder);

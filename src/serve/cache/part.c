@@ -129,31 +129,46 @@ struct source {
     int         fd;                  /* -1: there is no more than that */
     off_t       at;                  /* of the next piece */
     char       *piece;               /* [PIECE_BYTES] */
+    const char *path;
+    bool        was_read;            /* some of it */
+    bool        ended, failed;       /* there is less than was to be read; it could not be read, or was given up */
     struct aside *a;
 };
 
+static void complain_of(const char *path, int error)
+{
+    complain("cannot read %s: %s", path, strerror(error));
+}
+
 static bool fetch(struct source *in)
 {
-    ssize_t n = -1;
-    if (in->fd < 0)
-        return false;
+    ssize_t n = 0;
+    int error = 0;
     aside_leave(in->a);
-    do
-        n = pread(in->fd, in->piece, PIECE_BYTES, in->at);
-    while (n < 0 && errno == EINTR);
-    if (!aside_return(in->a))
+    if (in->fd >= 0)
+        do
+            n = pread(in->fd, in->piece, PIECE_BYTES, in->at);
+        while (n < 0 && (error = errno) == EINTR);
+    bool goes_on = aside_return(in->a);
+    if (n < 0)
+        complain_of(in->path, error);
+    in->failed = n < 0 || !goes_on;
+    in->ended = n == 0;
+    if (in->failed || in->ended)
         return false;
     in->p = in->piece;
-    in->left = n > 0 ? (size_t)n : 0;
-    in->at += n > 0 ? n : 0;
-    return n > 0;
+    in->left = (size_t)n;
+    in->at += n;
+    return true;
 }
 
 static bool read_some(void *ctx, void *to, size_t n)
 {
     struct source *in = ctx;
-    if (!aside_pause(in->a))
+    in->failed = in->failed || !aside_pause(in->a);
+    if (in->failed || in->ended)             /* for good, whoever asks again */
         return false;
+    in->was_read = true;
     for (char *p = to; n > 0;) {
         if (in->left == 0 && !fetch(in))
             return false;
@@ -167,31 +182,49 @@ static bool read_some(void *ctx, void *to, size_t n)
     return true;
 }
 
-static bool load_from(struct source *in, const struct part *p, pf_session *session)
+static bool is_of(const struct part *p, const pf_session *session)
 {
-    return (p->parent ? pf_session_load_more : pf_session_load)(session, read_some, in) == PF_OK &&
-           (size_t)pf_session_pos(session) == p->n &&
+    return (size_t)pf_session_pos(session) == p->n &&
            memcmp(pf_session_tokens(session) + p->from, p->tok, (p->n - p->from) * sizeof *p->tok) == 0;
 }
 
-static bool load_file(struct source *in, const struct part *p, pf_session *session)
+/* Whether the part is wrong: what was read of it was refused, or there is too little. */
+static enum load load_from(struct source *in, const struct part *p, pf_session *session)
+{
+    pf_status st = (p->parent ? pf_session_load_more : pf_session_load)(session, read_some, in);
+    if (st == PF_OK)
+        return is_of(p, session) ? LOAD_DONE : LOAD_WRONG;
+    bool is_refused = st == PF_EFORMAT || st == PF_EINVAL || st == PF_EUNSUPPORTED || st == PF_ECONTEXT;
+    return !in->failed && (in->ended || (in->was_read && is_refused)) ? LOAD_WRONG : LOAD_FAILED;
+}
+
+static bool is_file(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) != 0 || S_ISREG(st.st_mode);
+}
+
+static enum load load_file(struct source *in, const struct part *p, pf_session *session)
 {
     aside_leave(in->a);
     in->fd = open(p->path, O_RDONLY | O_CLOEXEC);
+    int error = errno;
     aside_return(in->a);
+    if (in->fd < 0 && error != ENOENT)
+        complain_of(p->path, error);
     if (in->fd < 0)
-        return false;
+        return error == ENOENT ? LOAD_WRONG : LOAD_FAILED;
     in->at = (off_t)in_front(p);
     in->piece = xrealloc(NULL, PIECE_BYTES, 1);
-    bool ok = load_from(in, p, session);
+    enum load load = is_file(in->fd) ? load_from(in, p, session) : LOAD_WRONG;
     free(in->piece);
     close(in->fd);
-    return ok;
+    return load;
 }
 
-bool part_load(const struct part *p, pf_session *session, struct aside *a)
+enum load part_load(const struct part *p, pf_session *session, struct aside *a)
 {
-    struct source in = { .fd = -1, .a = a };
+    struct source in = { .fd = -1, .path = p->path, .a = a };
     if (!p->data.n)
         return load_file(&in, p, session);
     in.p = p->data.p + in_front(p);
@@ -236,12 +269,13 @@ static int32_t *read_tokens(FILE *f, const struct head *h, uint64_t file_bytes)
     return NULL;
 }
 
-struct part *part_read(const char *path, uint64_t key)
+struct part *part_read(const char *path, uint64_t key, bool *failed)
 {
     struct stat st;
     struct head h;
     struct part *p = NULL;
     FILE *f = fopen(path, "re");
+    int error = f ? 0 : errno;
     bool ok = f && fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode) && fread(&h, sizeof h, 1, f) == 1 && h.key == key;
     int32_t *tok = ok ? read_tokens(f, &h, (uint64_t)st.st_size) : NULL;
     if (tok) {
@@ -251,6 +285,10 @@ struct part *part_read(const char *path, uint64_t key)
         p->used = (uint64_t)st.st_mtime;
         p->path = xstrdup(path);
     }
+    error = f && ferror(f) ? errno : error;
+    *failed = error && error != ENOENT;
+    if (*failed)
+        complain_of(path, error);
     if (f)
         fclose(f);
     return p;

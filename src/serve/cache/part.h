@@ -21,7 +21,9 @@ struct part {
     struct buf   data;               /* empty: in its file alone */
     bool         replaced;           /* by the part that is being written: goes when that is there */
     uint64_t     parent_id;          /* 0: it has none. From a file: to find the parent by */
-    size_t       common;             /* saved_find's scratch */
+    double       wait_s, again;      /* not 0: it could not be loaded when that was tried last; when to try again */
+    size_t       common;             /* saved_find's scratch, and is_put_off */
+    bool         is_put_off;
 };
 
 /* A part of the session's sequence, as long as that is, without data. */
@@ -33,16 +35,20 @@ size_t part_common(const struct part *p, const int32_t *tok, size_t n);
 
 /* Fills data from the session, and with it `saved` and `bytes`. PF_ECONTEXT: that would be more than `most` bytes. */
 pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most, struct aside *a);
-/* Adds the part to a session that holds what it continues; without a parent, to an empty one. What fails or is given up
- * leaves the session empty, if anything of the part was read. */
-bool part_load(const struct part *p, pf_session *session, struct aside *a);
+/* Adds the part to a session that holds what it continues; without a parent, to an empty one. What is not done leaves
+ * the session empty, if anything of the part was read. WRONG: its file is gone, cut off, damaged, or another model's.
+ * FAILED: for a reason that says nothing about the file, as a drive's errors, a lack of memory or of permission; or it
+ * was given up. */
+enum load { LOAD_DONE, LOAD_WRONG, LOAD_FAILED };
+enum load part_load(const struct part *p, pf_session *session, struct aside *a);
 
 /* The path of its file. */
 char *part_path(const struct part *p, const char *folder, uint64_t key);
 bool  part_is_name(const char *name);
 /* Whether the name's first n bytes are all of one that part_path makes. */
 bool  part_made_name(const char *name, size_t n);
-/* Reads head and tokens. NULL: the file is no part of a conversation with a model of this key, or it is damaged. */
-struct part *part_read(const char *path, uint64_t key);
+/* Reads head and tokens. NULL: the file is no part of a conversation with a model of this key, or it is damaged or
+ * gone; or, where *failed, it could not be read. */
+struct part *part_read(const char *path, uint64_t key, bool *failed);
 
 #endif

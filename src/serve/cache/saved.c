@@ -7,12 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "serve/cache/behind.h"
 #include "serve/cache/part.h"
 
 enum { MOST_PARTS = 4096, MOST_DEPTH = 64 };
+
+/* How long a part that could not be loaded is left alone, at first and at most; and how many times as long as it took
+ * to find out besides, so that a drive which has gone bad takes no more than a fifth of the time. */
+static const double LEAST_WAIT_S = 1, MOST_WAIT_S = 256, WAITS_PER_TRY = 4;
 
 struct saved {
     char    *folder;
@@ -130,13 +135,23 @@ static void use(struct saved *s, struct part *p)
 
 /* ---- Finding and loading ----------------------------------------------------------------------------------------- */
 
-/* What each part and those that it continues have in common with the tokens. */
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* What each part and those that it continues have in common with the tokens, and whether one of them is not to be
+ * tried now. */
 static void compare(struct saved *s, const int32_t *tok, size_t n)
 {
+    const double now = seconds();
     for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
         bool differs = p->parent && p->parent->common < p->parent->n;
         p->common = differs ? p->parent->common : part_common(p, tok, n);
+        p->is_put_off = now < p->again || (p->parent && p->parent->is_put_off);
     }
 }
 
@@ -147,7 +162,8 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
     compare(s, tok, n);
     for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
-        bool fits = !is_lost(s, p) && p->n <= (size_t)n_ctx && (!whole || (p->common == p->n && p->n < n));
+        bool is_there = !is_lost(s, p) && !p->is_put_off;
+        bool fits = is_there && p->n <= (size_t)n_ctx && (!whole || (p->common == p->n && p->n < n));
         if (fits && (p->common > *common || (best && p->common == *common && p->n < best->n))) {
             *common = p->common;
             best = p;
@@ -156,31 +172,48 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
     return best;
 }
 
-/* NULL, or the part that could not be loaded, or at which it was given up. */
-static struct part *load_chain(struct saved *s, struct part *last, pf_session *session)
+/* *at: the part that could not be loaded, or at which it was given up. */
+static enum load load_chain(struct saved *s, struct part *last, pf_session *session, struct part **at)
 {
     for (struct part *p = NULL; p != last;) {
         struct part *next = last;
         while (next->parent != p)
             next = next->parent;
-        p = next;
-        if ((p->path && !wait_for(s, p->path)) || !part_load(p, session, s->aside))
-            return p;
+        *at = p = next;
+        enum load load = p->path && !wait_for(s, p->path) ? LOAD_FAILED : part_load(p, session, s->aside);
+        if (load != LOAD_DONE)
+            return load;
+        p->wait_s = p->again = 0;
     }
-    return NULL;
+    return LOAD_DONE;
+}
+
+static void put_off(struct part *p, double took)
+{
+    p->wait_s = p->wait_s > 0 ? 2 * p->wait_s : LEAST_WAIT_S;
+    p->wait_s = p->wait_s < MOST_WAIT_S ? p->wait_s : MOST_WAIT_S;
+    p->again = seconds() + p->wait_s + WAITS_PER_TRY * took;
 }
 
 bool saved_load(struct saved *s, struct part *p, pf_session *session)
 {
     use(s, p);
-    for (struct part *bad; p && (bad = load_chain(s, p, session));) {
+    while (p) {
+        struct part *at;
+        double begin = seconds();
+        enum load load = load_chain(s, p, session, &at);
+        if (load == LOAD_DONE)
+            return true;
         if (!aside_goes_on(s->aside))
             return false;
-        p = bad->parent;
+        p = at->parent;
         pf_session_rewind(session, 0);
-        forget_from(s, bad);
+        if (load == LOAD_WRONG)
+            forget_from(s, at);
+        else
+            put_off(at, seconds() - begin);
     }
-    return p != NULL;
+    return false;
 }
 
 /* ---- Saving ------------------------------------------------------------------------------------------------------ */
@@ -214,6 +247,16 @@ static void settle(struct saved *s)
         if (failed ? s->parts[i] == s->written : s->parts[i]->replaced)
             forget(s, i);
     s->written = NULL;
+}
+
+/* The last part of those up to p before which all could be loaded when that was tried last. */
+static struct part *last_sound(struct part *p)
+{
+    struct part *sound = p;
+    for (; p; p = p->parent)
+        if (p->wait_s > 0)
+            sound = p->parent;
+    return sound;
 }
 
 /* What a new part of a conversation of n tokens continues: something long, and not the last of too many. */
@@ -262,7 +305,7 @@ enum put saved_put(struct saved *s, const pf_session *session)
         use(s, parent);
         return PUT_DONE;
     }
-    enum put put = make(s, worth_continuing(parent, n), session, &p);
+    enum put put = make(s, worth_continuing(last_sound(parent), n), session, &p);
     if (put != PUT_DONE)
         return put;
     compare(s, pf_session_tokens(session), n);       /* again: somebody may have looked for others meanwhile */
@@ -302,15 +345,17 @@ static int by_beginning(const void *a, const void *b)
     return (*p)->from < (*q)->from ? -1 : (*p)->from > (*q)->from;
 }
 
-/* Finds what each of n parts continues. One that continues what is not there any more is removed. */
-static void link_parts(struct saved *s, struct part **parts, int n)
+/* Finds what each of n parts continues. One that continues what is not there any more is removed, if these are `all`
+ * that there are: otherwise that may be among the others, and its file stays. */
+static void link_parts(struct saved *s, struct part **parts, int n, bool all)
 {
     qsort(parts, (size_t)n, sizeof *parts, by_beginning);
     for (int i = 0; i < n; i++) {
         struct part *p = parts[i];
         p->parent = parent_of(s, p);
         if (!p->parent && p->parent_id) {
-            unlink(p->path);
+            if (all)
+                unlink(p->path);
             part_free(p);
             continue;
         }
@@ -330,22 +375,29 @@ static bool read_folder(struct saved *s)
 {
     DIR *d;
     struct part *parts[MOST_PARTS];
+    struct dirent *f;
     int n = 0;
+    bool all = true;
     if (mkdir(s->folder, 0700) != 0 && errno != EEXIST)
         return false;
     if (access(s->folder, W_OK | X_OK) != 0 || !(d = opendir(s->folder)))
         return false;
-    for (struct dirent *f; (f = readdir(d));) {
+    while (errno = 0, (f = readdir(d))) {
         struct buf path = { 0 };
+        bool failed = false;
         buf_printf(&path, "%s/%s", s->folder, f->d_name);
         if (is_left(f->d_name))
             behind_remove_left(path.p);
-        else if (n < MOST_PARTS && part_is_name(f->d_name) && (parts[n] = part_read(path.p, s->key)))
+        else if (part_is_name(f->d_name) && n == MOST_PARTS)
+            all = false;
+        else if (part_is_name(f->d_name) && (parts[n] = part_read(path.p, s->key, &failed)))
             n++;
+        all = all && !failed;
         buf_free(&path);
     }
+    all = all && errno == 0;
     closedir(d);
-    link_parts(s, parts, n);
+    link_parts(s, parts, n, all);
     make_room(s, NULL);
     return true;
 }

@@ -8,10 +8,12 @@
  * n tokens has about log2 n parts, and a token is written about as often. A part goes when none continues it: the one
  * that was used longest ago where room is wanted, and what a longer one replaces. Files are written behind (behind.h);
  * what a part replaces is removed afterwards, when something else is saved, and a part that could not be written is
- * forgotten, with nothing replaced. A file that is damaged, or another model's, is no part; one that does not load is
- * removed with what continues it. Servers may share a folder: what one writes just then stays, and what one that was
- * killed had begun to write is removed when another one starts. All functions are called by the scheduler's thread, or
- * by work aside (aside.h), between whose slices that thread looks for parts and does nothing else here. */
+ * forgotten, with nothing replaced. A file that is damaged, or another model's, is no part; one that turns out to be so
+ * when it is loaded is removed with what continues it. One that could not be read may be whole: it stays, is tried
+ * again after a second at first and then ever later, and what is saved meanwhile does not continue it. Servers may
+ * share a folder: what one writes just then stays, and what one that was killed had begun to write is removed when
+ * another one starts. All functions are called by the scheduler's thread, or by work aside (aside.h), between whose
+ * slices that thread looks for parts and does nothing else here. */
 #ifndef PF_SERVE_SAVED_H
 #define PF_SERVE_SAVED_H
 
@@ -35,8 +37,8 @@ uint64_t saved_most(const struct saved *s);
 void saved_close(struct saved *s);
 
 /* The part up to which a conversation has the longest common prefix, of those that a context of n_ctx holds, and, with
- * `whole`, of those that the tokens begin with; *common is the prefix's length. NULL: there is none. Valid until a
- * conversation is saved or loaded. */
+ * `whole`, of those that the tokens begin with; *common is the prefix's length. What could not be read just now is not
+ * among them. NULL: there is none. Valid until a conversation is saved or loaded. */
 struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common);
 /* Makes the session what is kept up to the part, or up to the last of those before it that can be loaded. False:
  * nothing can, and it is empty now; or it was given up, and the session is as it was, has one of those before it, or is
