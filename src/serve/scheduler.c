@@ -50,9 +50,19 @@ static int choose_slot(struct sched *sched, const struct prompt *q)
 
 /* ---- Sequences on their way -------------------------------------------------------------------------------------- */
 
+/* Before a save or load: the first one reads samples of all weights, which may take seconds, so away. Why it failed,
+ * that one says. */
+static void identify(const struct sched *sched)
+{
+    aside_leave(sched->aside);
+    (void)pf_model_identify(sched->o.m);
+    aside_return(sched->aside);
+}
+
 static void keep_aside(void *ctx)
 {
     struct sched *sched = ctx;
+    identify(sched);
     keep_sequence(&sched->keeper, sched->moved.slot);
 }
 
@@ -60,6 +70,7 @@ static void exchange_aside(void *ctx)
 {
     struct sched *sched = ctx;
     struct prompt q = slot_goal(sched->moved.slot);
+    identify(sched);
     keep_exchange(&sched->keeper, sched->moved.slot, &q);
 }
 
@@ -68,6 +79,7 @@ static void copy_aside(void *ctx)
     struct sched *sched = ctx;
     struct slot *s = sched->moved.slot;
     struct prompt q = slot_goal(s);
+    identify(sched);
     if (keep_lost(&sched->keeper, s, slot_common(s, q.tok, q.n_tok), true))
         slot_copy(s, sched->moved.from, sched->aside);
 }

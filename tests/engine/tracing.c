@@ -1,10 +1,14 @@
 /* Watching changes no bit, sees what was computed with, and what it saw can be put back: every stage is checked against
- * the others, counts against a recount, and a recorded routing trace against the run it was recorded from.
+ * the others, counts against a recount, and a recorded routing trace against the run it was recorded from. And in the
+ * middle of a step, which watching can stop, another thread can do what waits for no step.
  *
  * usage: tracing MODEL.gguf FOLDER */
+#define _GNU_SOURCE
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/pf_mem.h"
 #include "check.h"
@@ -274,6 +278,51 @@ static void inject_made_up(unsigned stages)
     free(z);
 }
 
+/* A thread of its own that reads samples of all weights while a step stands still. */
+struct identifier {
+    pf_model *m;
+    pthread_t thread;
+    bool      began, ended;
+};
+
+static void *identify(void *ctx)
+{
+    struct identifier *who = ctx;
+    CHECK(pf_model_identify(who->m) == PF_OK, "%s", pf_last_error());
+    return NULL;
+}
+
+static void stop_for(void *ctx, const struct pf_stage_data *d)
+{
+    enum { MOST_S = 20 };
+    struct identifier *who = ctx;
+    struct timespec end;
+    (void)d;
+    if (who->began)
+        return;
+    who->began = pthread_create(&who->thread, NULL, identify, who) == 0;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += MOST_S;
+    who->ended = pthread_timedjoin_np(who->thread, NULL, &end) == 0;
+}
+
+static void identified_meanwhile(const float *expected)
+{
+    struct run r;
+    if (!open_run(&r, &ways[0], NULL))
+        return;
+    struct identifier who = { .m = r.m };
+    struct pf_trace_opts o = { .stages = 1u << PF_STAGE_LOGITS, .fn = stop_for, .ctx = &who };
+    CHECK(pf_trace_set(r.m, &o) == PF_OK, "%s", pf_last_error());
+    float *logits = logits_of(&r);
+    CHECK(who.ended, "the first to ask what model this is waits for a step");
+    if (who.began && !who.ended)
+        pthread_join(who.thread, NULL);
+    CHECK(memcmp(logits, expected, (size_t)r.m->n_vocab * sizeof *expected) == 0, "other logits");
+    free(logits);
+    close_run(&r);
+}
+
 static void refuse_trace(const char *what, const void *bytes, size_t n)
 {
     pf_model *m = NULL;
@@ -347,6 +396,7 @@ int main(int argc, char **argv)
     inject(expected);
     inject_made_up(0);
     inject_made_up(1u << PF_STAGE_UP);
+    identified_meanwhile(expected);
     refusals();
     remove(trace_path);
     free(expected);

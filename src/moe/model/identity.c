@@ -101,21 +101,36 @@ static pf_status unchanged(const struct pf_model *m)
     return pf_lora_unchanged(m);
 }
 
-pf_status pf_model_identity(struct pf_model *m, struct pf_digest *out)
+static pf_status find_out(struct pf_model *m)
 {
     struct pf_digester h;
-    if (!m->identity.low && !m->identity.high) {
-        PF_TRY(unchanged(m));
-        pf_digest_begin(&h);
-        add_file(&h, m->file, m->arch->name);
-        for (int i = 0; pf_lora_file(m, i); i++) {
-            float scale = pf_lora_scale(m, i);
-            pf_digest_add(&h, &scale, sizeof scale);
-            add_file(&h, pf_lora_file(m, i), m->arch->name);
-        }
-        PF_TRY(unchanged(m));
-        m->identity = pf_digest_of(&h);
+    PF_TRY(unchanged(m));
+    pf_digest_begin(&h);
+    add_file(&h, m->file, m->arch->name);
+    for (int i = 0; pf_lora_file(m, i); i++) {
+        float scale = pf_lora_scale(m, i);
+        pf_digest_add(&h, &scale, sizeof scale);
+        add_file(&h, pf_lora_file(m, i), m->arch->name);
     }
-    *out = m->identity;
+    PF_TRY(unchanged(m));
+    m->identity = pf_digest_of(&h);
     return PF_OK;
+}
+
+pf_status pf_model_identity(struct pf_model *m, struct pf_digest *out)
+{
+    pthread_mutex_lock(&m->identity_lock);
+    pf_status st = m->identity.low || m->identity.high ? PF_OK : find_out(m);
+    *out = m->identity;
+    pthread_mutex_unlock(&m->identity_lock);
+    return st;
+}
+
+/* Models that draft for it have identities of their own, and their sessions are saved, too. */
+pf_status pf_model_identify(pf_model *m)
+{
+    struct pf_digest any;
+    PF_TRY(pf_model_identity(m, &any));
+    PF_TRY(m->nextn ? pf_model_identity(m->nextn, &any) : PF_OK);
+    return m->second ? pf_model_identity(m->second, &any) : PF_OK;
 }

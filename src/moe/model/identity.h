@@ -11,8 +11,8 @@
 
 #include "moe/model/model.h"
 
-/* Reads a page here and there of the whole file, the first time; with the step lock held. PF_ECHANGED: the file is not
- * what it was at open. */
+/* Reads a page here and there of the whole file, the first time; from any thread. That may take seconds, so whoever
+ * holds the step lock asks before. PF_ECHANGED: the file is not what it was at open. */
 pf_status pf_model_identity(struct pf_model *m, struct pf_digest *out);
 
 #endif

@@ -326,6 +326,7 @@ struct pf_model {
     void  **owned;                        /* converted vectors and pointer tables, freed with the model */
     size_t  n_owned;
     struct pf_digest identity;            /* identity.h; all 0: not asked for yet */
+    pthread_mutex_t  identity_lock;       /* whoever asks first reads the file with it, and with no other */
 
     pf_log_fn *log;
     void      *log_ctx;

@@ -400,6 +400,7 @@ static pf_status open_one(pf_model **out, const char *path, const struct pf_mode
     m->is_nextn = nextn;
     m->is_beside = whole != NULL;
     pthread_mutex_init(&m->step_lock, NULL);
+    pthread_mutex_init(&m->identity_lock, NULL);
     m->log = o.log;
     m->log_ctx = o.log_ctx;
     m->cancel = (struct pf_cancel){ o.cancel, o.cancel_ctx };
@@ -495,6 +496,7 @@ void pf_model_close(pf_model **mp)
     pf_free(m->used);
     pf_free(m->tmpl_error);
     pthread_mutex_destroy(&m->step_lock);
+    pthread_mutex_destroy(&m->identity_lock);
     pf_free(m);
     *mp = NULL;
 }
