@@ -167,7 +167,10 @@ static void test_save(pf_model *m, int evaluated, int back_to)
     CHECK(pf_session_save(a, write_file, &f) == PF_OK, "%s", pf_last_error());
     go_on(b, other, want_other, 7, 0);
     CHECK(pf_session_load(b, read_file, &f) == PF_OK && pf_session_pos(b) == back_to, "%s", pf_last_error());
-    go_on(b, tokens, want, 1, 0);
+    for (int i = 0; i < 3; i++)
+        go_on(b, tokens, want, 1, 0);
+    CHECK(pf_session_rewind(b, back_to) == PF_OK && (pf_session_computed(b) == back_to || evaluated != back_to),
+          "what was loaded can be gone back to: %d of %d", (int)pf_session_computed(b), back_to);
     go_on(b, tokens, want, 20, PF_LOGITS_ALL);
     CHECK(pf_session_rewind(b, back_to / 2) == PF_OK);
     go_on(b, tokens, want, 5, PF_LOGITS_ALL);
