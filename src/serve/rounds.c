@@ -62,7 +62,8 @@ static int next_prompt(struct sched *sched, uint64_t before)
     return best;
 }
 
-/* Slices of prompts, in turns, as long as rows are left. */
+/* Slices of prompts, in turns, as long as rows are left. One that other choices are to go on from ends where they do: a
+ * sequence that cannot be cut short has a checkpoint there afterwards. */
 static void add_prompts(struct sched *sched, struct round *r, size_t rows)
 {
     uint64_t before = sched->n_slices;
@@ -71,7 +72,8 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
         struct place *p = &sched->places[i];
         size_t end, from = s->n_done;
         const int32_t *tok = slot_wants(s, &end);
-        end = sched_leads(s) && sched_any_free(sched) && from < sched_n_led(sched, s) ? sched_n_led(sched, s) : end;
+        bool stops = sched_leads(s) && (sched_any_free(sched) || !sched->keeper.cuts);
+        end = stops && from < sched_n_led(sched, s) ? sched_n_led(sched, s) : end;
         size_t n = end - from < rows ? end - from : rows;
         add_part(r, s, tok + from, n);
         rows -= n;

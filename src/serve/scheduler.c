@@ -89,17 +89,27 @@ static struct place *place_of(const struct sched *sched, const struct slot *s)
     return &sched->places[s - sched->slots];
 }
 
-/* from: NULL, or a slot that makes no steps meanwhile, either. A free slot's own sequence is kept. */
+/* The slot's own sequence is kept, and stays. */
+static void begin_keeping(struct sched *sched, struct slot *s)
+{
+    sched->moved.slot = s;
+    sched->moved.from = NULL;
+    sched->moved.stays = true;
+    place_of(sched, s)->moves = true;
+    aside_begin(sched->aside, keep_aside, sched);
+}
+
+/* from: NULL, or a slot that makes no steps meanwhile, either. */
 static void begin_move(struct sched *sched, struct slot *s, const struct slot *from)
 {
     sched->moved.slot = s;
     sched->moved.from = from;
-    sched->moved.stays = !s->job;
+    sched->moved.stays = false;
     place_of(sched, s)->moves = true;
     place_of(sched, s)->since = 0;
     if (from)
         place_of(sched, from)->moves = true;
-    aside_begin(sched->aside, sched->moved.stays ? keep_aside : from ? copy_aside : exchange_aside, sched);
+    aside_begin(sched->aside, from ? copy_aside : exchange_aside, sched);
 }
 
 /* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. A
@@ -190,7 +200,7 @@ static bool keep_when_idle(struct sched *s)
     if (i < s->n_slots && saved_is_busy(s->o.saved))
         return true;
     if (i < s->n_slots)
-        begin_move(s, &s->slots[i], NULL);
+        begin_keeping(s, &s->slots[i]);
     return false;
 }
 
@@ -341,6 +351,16 @@ static bool has_led(const struct sched *sched, const struct slot *s)
     return !sched->keeper.cuts && sched_leads(s) && !s->answering && !s->fresh && s->n_done == sched_n_led(sched, s);
 }
 
+/* Whether a slot that is another job's now may make choices which go on from what this one has: then that is kept,
+ * since it is of no use to them once an answer has begun. */
+static bool is_to_be_kept(const struct sched *sched, const struct slot *s)
+{
+    bool all_its = true;
+    for (int i = 0; i < sched->n_slots; i++)
+        all_its = all_its && sched->slots[i].job == s->job;
+    return sched->keeper.saved && has_led(sched, s) && s->unsaved && !all_its && !sched_any_free(sched);
+}
+
 /* Slots that nobody waits for make the other choices of the jobs that run, one job's after the other's. */
 static void share_slots(struct sched *sched)
 {
@@ -359,6 +379,9 @@ static void share_slots(struct sched *sched)
                 gave = give_another(sched, j, sched->places[i].client) || gave;
         }
     }
+    for (int i = 0; i < sched->n_slots && !sched->moved.slot; i++)
+        if (is_to_be_kept(sched, &sched->slots[i]))
+            begin_keeping(sched, &sched->slots[i]);
 }
 
 /* ---- What takes part in steps ------------------------------------------------------------------------------------ */

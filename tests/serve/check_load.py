@@ -103,16 +103,37 @@ def check_choices(s, ask, alone):
             check(one.result() == alone, "choices made together are others:", one.result(), alone)
 
 
-def check_evaluated_once(s, seed):
-    """Choices made together evaluate their prompt once, also where a sequence cannot be cut short."""
+ANSWER, SLACK = 24, 8                # tokens: of a choice; that may be evaluated again for each
+
+
+def evaluated(s):
+    """Positions, but those of drafts that were wrong."""
+    return s.metric("positions_total") - s.metric("drafted_tokens_total") + s.metric("accepted_tokens_total")
+
+
+def choices_of(r, n, seed):
+    return chat("".join(r.choice("abcdefgh ") for _ in range(2500)), temperature=1, seed=seed, max_tokens=ANSWER, ignore_eos=True, n=n)
+
+
+def check_evaluated_once(s, name, seed):
+    """Choices evaluate their prompt once, also where a sequence cannot be cut short, where there are fewer slots than choices, and
+    where most slots are others' when the first one begins and not any more when later ones do."""
     r, took = random.Random(seed + 3), []
-    for n in (1, 4):
-        ask = chat("".join(r.choice("abcdefgh ") for _ in range(2500)), temperature=1, seed=seed, max_tokens=24, ignore_eos=True, n=n)
-        begin = s.metric("positions_total")
-        all_choices(s, ask)
-        took.append(s.metric("positions_total") - begin)
-    print("a choice took %d positions, four %d" % tuple(took), flush=True)
-    check(took[1] < 1.6 * took[0], "choices evaluate their prompt anew:", took)
+    for n in (1, 4, 9):
+        begin = evaluated(s)
+        all_choices(s, choices_of(r, n, seed))
+        took.append(evaluated(s) - begin)
+        check(took[-1] <= took[0] + (n - 1) * (ANSWER + SLACK), name, "choices evaluate their prompt anew:", n, took)
+    begin = evaluated(s)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(s.post, CHAT, chat(c * 100, temperature=1, max_tokens=250, ignore_eos=True)) for c in "xyz"]
+        while s.metric("requests_running") < 3:
+            time.sleep(0.002)
+        all_choices(s, choices_of(r, 16, seed))
+        of_others = sum(o.result()[2]["usage"]["total_tokens"] for o in others)
+    took.append(evaluated(s) - begin - of_others)
+    print("%s: 1, 4 and 9 choices took %d, %d and %d positions, 16 beside others %d" % (name, *took), flush=True)
+    check(took[3] <= took[0] + 15 * (ANSWER + SLACK), name, "choices that begin later evaluate their prompt anew:", took)
 
 
 def check_model(folder, name, n, seed):
@@ -132,8 +153,8 @@ def check_model(folder, name, n, seed):
         check_load(s, asks, alone, seed)
         check_broken_off(s, long, long_alone)
         check_choices(s, several, several_alone)
-        if name == "recurrent":
-            check_evaluated_once(s, seed)
+        if name in ("bundled", "windowed", "recurrent"):
+            check_evaluated_once(s, name, seed)
         print(name, "model: %d requests, %d tokens drafted, %d steps broken off" % (
             n, s.metric("drafted_tokens_total"), s.metric("steps_broken_off_total")), flush=True)
 
