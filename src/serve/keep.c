@@ -26,12 +26,12 @@ bool keep_sequence(struct keeper *k, struct slot *s)
     enum put put = PUT_DONE;
     if (s->unsaved && n >= WORTH_TOKENS)
         put = n > k->most_tok ? PUT_NO_ROOM : saved_put(k->saved, s->session);
-    if (put == PUT_NO_ROOM) {
+    if (put == PUT_NO_ROOM && k->most_tok >= 0) {
         k->most_tok = n - 1 < k->most_tok ? n - 1 : k->most_tok;
         complain("a conversation of %lld tokens was not saved: none of more than %lld is (--cache-mb)", (long long)n,
                  (long long)k->most_tok);
     } else if (put == PUT_NEVER || put == PUT_FAILED) {
-        k->most_tok = put == PUT_NEVER ? 0 : k->most_tok;
+        k->most_tok = put == PUT_NEVER ? -1 : k->most_tok;
         complain("a conversation of %lld tokens was not saved: %s", (long long)n, pf_last_error());
     }
     s->unsaved = s->unsaved && put == PUT_GIVEN_UP;

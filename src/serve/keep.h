@@ -12,7 +12,7 @@ enum { WORTH_TOKENS = 64 };              /* fewer are evaluated again rather tha
 struct keeper {
     struct saved *saved;             /* NULL: nothing is kept */
     bool          cuts;              /* a sequence can be cut a few tokens short without evaluating others again */
-    int64_t       most_tok;          /* of a sequence; a longer one is known never to be kept */
+    int64_t       most_tok;          /* of a sequence; a longer one is known never to be kept. -1: none ever is */
 };
 
 /* What a keeper has for such sessions, of n_ctx tokens; saved: NULL or a cache. */
