@@ -517,6 +517,19 @@ static void test_left(void)
     }
 }
 
+/* A FIFO with a part's name, which nobody writes to, does not hold up a server that starts. */
+static void test_fifo_at_start(void)
+{
+    struct buf path = { 0 };
+    buf_printf(&path, "%s/0123456789abcdef.pfsession", folder);
+    CHECK(mkfifo(path.p, 0600) == 0);
+    alarm(20);
+    saved_close(reopen(NULL, folder, PLENTY));
+    alarm(0);
+    CHECK(unlink(path.p) == 0, "what is no file is left alone");
+    buf_free(&path);
+}
+
 struct moved {
     struct saved *saved;
     pf_session   *session;
@@ -656,6 +669,7 @@ int main(int argc, char **argv)
     test_unreadable_at_start();
     test_not_replaced();
     test_left();
+    test_fifo_at_start();
     test_slices(folder);
     test_slices(NULL);
     test_giving_up(folder);

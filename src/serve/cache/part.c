@@ -269,12 +269,22 @@ static int32_t *read_tokens(FILE *f, const struct head *h, uint64_t file_bytes)
     return NULL;
 }
 
+/* Without waiting for anybody, as who opens a FIFO does. NULL: errno says why. */
+static FILE *open_at_once(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    if (fd >= 0 && !f)
+        close(fd);
+    return f;
+}
+
 struct part *part_read(const char *path, uint64_t key, bool *failed)
 {
     struct stat st;
     struct head h;
     struct part *p = NULL;
-    FILE *f = fopen(path, "re");
+    FILE *f = open_at_once(path);
     int error = f ? 0 : errno;
     bool ok = f && fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode) && fread(&h, sizeof h, 1, f) == 1 && h.key == key;
     int32_t *tok = ok ? read_tokens(f, &h, (uint64_t)st.st_size) : NULL;
