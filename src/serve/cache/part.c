@@ -257,8 +257,8 @@ bool part_made_name(const char *name, size_t n)
 /* The tokens behind a head that makes sense; NULL: they are not there, or it does not. */
 static int32_t *read_tokens(FILE *f, const struct head *h, uint64_t file_bytes)
 {
-    bool ok = memcmp(h->magic, magic, sizeof magic) == 0 && h->from < h->n && (h->parent_id != 0) == (h->from != 0) &&
-              h->saved.session.n_tokens == h->n && h->n - h->from < file_bytes / sizeof(int32_t);
+    bool ok = h->from < h->n && (h->parent_id != 0) == (h->from != 0) && h->saved.session.n_tokens == h->n &&
+              h->n - h->from < file_bytes / sizeof(int32_t);
     if (!ok)
         return NULL;
     size_t n = (size_t)(h->n - h->from);
@@ -279,27 +279,38 @@ static FILE *open_at_once(const char *path)
     return f;
 }
 
-struct part *part_read(const char *path, uint64_t key, bool *failed)
+/* Whose the file is stands in its first bytes; a damaged one may end anywhere behind them. */
+static enum found read_front(FILE *f, uint64_t key, struct head *h, struct stat *st, int32_t **tok)
+{
+    *tok = NULL;
+    if (fstat(fileno(f), st) != 0)
+        return FOUND_UNREADABLE;
+    size_t n = S_ISREG(st->st_mode) ? fread(h, 1, sizeof *h, f) : 0;
+    bool is_ours = n >= offsetof(struct head, parent_id) && memcmp(h->magic, magic, sizeof magic) == 0 && h->key == key;
+    if (is_ours && n == sizeof *h)
+        *tok = read_tokens(f, h, (uint64_t)st->st_size);
+    if (*tok)
+        return FOUND_PART;
+    return ferror(f) ? FOUND_UNREADABLE : is_ours ? FOUND_DAMAGED : FOUND_OTHER;
+}
+
+enum found part_read(const char *path, uint64_t key, struct part **p)
 {
     struct stat st;
     struct head h;
-    struct part *p = NULL;
+    int32_t *tok;
     FILE *f = open_at_once(path);
-    int error = f ? 0 : errno;
-    bool ok = f && fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode) && fread(&h, sizeof h, 1, f) == 1 && h.key == key;
-    int32_t *tok = ok ? read_tokens(f, &h, (uint64_t)st.st_size) : NULL;
-    if (tok) {
-        p = part_of(h.parent_id, (size_t)h.from, (size_t)h.n, tok);
-        p->saved = h.saved;
-        p->bytes = (uint64_t)st.st_size;
-        p->used = (uint64_t)st.st_mtime;
-        p->path = xstrdup(path);
+    enum found found = f ? read_front(f, key, &h, &st, &tok) : errno == ENOENT ? FOUND_OTHER : FOUND_UNREADABLE;
+    if (found == FOUND_UNREADABLE)
+        complain_of(path, errno);
+    if (found == FOUND_PART) {
+        *p = part_of(h.parent_id, (size_t)h.from, (size_t)h.n, tok);
+        (*p)->saved = h.saved;
+        (*p)->bytes = (uint64_t)st.st_size;
+        (*p)->used = (uint64_t)st.st_mtime;
+        (*p)->path = xstrdup(path);
     }
-    error = f && ferror(f) ? errno : error;
-    *failed = error && error != ENOENT;
-    if (*failed)
-        complain_of(path, error);
     if (f)
         fclose(f);
-    return p;
+    return found;
 }

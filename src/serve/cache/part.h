@@ -47,8 +47,9 @@ char *part_path(const struct part *p, const char *folder, uint64_t key);
 bool  part_is_name(const char *name);
 /* Whether the name's first n bytes are all of one that part_path makes. */
 bool  part_made_name(const char *name, size_t n);
-/* Reads head and tokens. NULL: the file is no part of a conversation with a model of this key, or it is damaged or
- * gone; or, where *failed, it could not be read. */
-struct part *part_read(const char *path, uint64_t key, bool *failed);
+/* What a file is: a part of a conversation with a model of this key, of which *p has head and tokens then; such a part,
+ * damaged in these or cut off there; another model's, no part, or gone; or it could not be read. */
+enum found { FOUND_PART, FOUND_DAMAGED, FOUND_OTHER, FOUND_UNREADABLE };
+enum found part_read(const char *path, uint64_t key, struct part **p);
 
 #endif

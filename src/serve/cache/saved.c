@@ -371,6 +371,16 @@ static bool is_left(const char *name)
     return n > n_beside && strcmp(name + n - n_beside, BEHIND_BESIDE) == 0 && part_made_name(name, n - n_beside);
 }
 
+/* A file that bears a part's name: whether it could be read. One that is damaged is removed. */
+static bool take_up(const struct saved *s, const char *path, struct part **parts, int *n)
+{
+    enum found found = part_read(path, s->key, &parts[*n]);
+    *n += found == FOUND_PART;
+    if (found == FOUND_DAMAGED)
+        unlink(path);
+    return found != FOUND_UNREADABLE;
+}
+
 static bool read_folder(struct saved *s)
 {
     DIR *d;
@@ -384,15 +394,11 @@ static bool read_folder(struct saved *s)
         return false;
     while (errno = 0, (f = readdir(d))) {
         struct buf path = { 0 };
-        bool failed = false;
         buf_printf(&path, "%s/%s", s->folder, f->d_name);
         if (is_left(f->d_name))
             behind_remove_left(path.p);
-        else if (part_is_name(f->d_name) && n == MOST_PARTS)
-            all = false;
-        else if (part_is_name(f->d_name) && (parts[n] = part_read(path.p, s->key, &failed)))
-            n++;
-        all = all && !failed;
+        else if (part_is_name(f->d_name))
+            all = n < MOST_PARTS && take_up(s, path.p, parts, &n) && all;
         buf_free(&path);
     }
     all = all && errno == 0;
