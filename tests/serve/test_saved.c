@@ -448,6 +448,35 @@ static void test_behind_unreadable(void)
     remove_all();
 }
 
+/* A sequence that is kept where it cannot be read is written again when a slot loses it again, as an answer that comes
+ * out the same does. */
+static void test_unreadable_anew(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY);
+    pf_session *s = open_one();
+    struct listing l;
+    struct buf away = { 0 };
+    go_on(s, 300, 0, 1);
+    CHECK(saved_put(saved, s) == PUT_DONE);
+    while (saved_is_busy(saved))
+        usleep(1000);
+    char *path = xstrdup(part_at(saved, 300, 1)->path);
+    put_away(path, false);
+    CHECK(take_up(saved, 301, 0, 1) == 0);
+    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 301, 0, 1) == 300);
+    saved = reopen(saved, folder, PLENTY);
+    CHECK(take_up(saved, 301, 0, 1) == 300);
+    list(&l);
+    CHECK(l.n == 1, "%d files", l.n);
+    buf_printf(&away, "%s.away", path);
+    CHECK(unlink(away.p) == 0);
+    buf_free(&away);
+    free(path);
+    pf_session_close(&s);
+    saved_close(saved);
+    remove_all();
+}
+
 /* What continues a part that a server cannot read when it starts is kept for the next one. */
 static void test_unreadable_at_start(void)
 {
@@ -670,6 +699,7 @@ int main(int argc, char **argv)
     test_passing_failure();
     test_unreadable();
     test_behind_unreadable();
+    test_unreadable_anew();
     test_unreadable_at_start();
     test_not_replaced();
     test_left();

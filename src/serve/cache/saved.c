@@ -63,6 +63,17 @@ static void keep_replaced(struct saved *s)
         s->parts[i]->replaced = false;
 }
 
+/* A part that none continues; its file stays. */
+static void take_out(struct saved *s, int i)
+{
+    struct part *p = s->parts[i];
+    if (p->parent)
+        p->parent->n_children--;
+    s->total -= p->bytes;
+    memmove(s->parts + i, s->parts + i + 1, (size_t)(--s->n - i) * sizeof *s->parts);
+    part_free(p);
+}
+
 /* Forgets a part that none continues. */
 static void forget(struct saved *s, int i)
 {
@@ -71,11 +82,7 @@ static void forget(struct saved *s, int i)
         remove_file(s, p->path);
     if (p == s->written)
         keep_replaced(s);
-    if (p->parent)
-        p->parent->n_children--;
-    s->total -= p->bytes;
-    memmove(s->parts + i, s->parts + i + 1, (size_t)(--s->n - i) * sizeof *s->parts);
-    part_free(p);
+    take_out(s, i);
 }
 
 static bool continues(const struct part *p, const struct part *other)
@@ -124,6 +131,15 @@ static void add(struct saved *s, struct part *p)
     s->parts[s->n++] = p;
     if (p->parent)
         p->parent->n_children++;
+}
+
+/* Adds a part in place of one with its tokens, and its file's name, that could not be loaded. */
+static void add_anew(struct saved *s, struct part *p)
+{
+    for (int i = s->n; i-- > 0;)
+        if (s->parts[i]->id == p->id && s->parts[i]->n == p->n && s->parts[i]->n_children == 0)
+            take_out(s, i);
+    add(s, p);
 }
 
 static void use(struct saved *s, struct part *p)
@@ -301,7 +317,7 @@ enum put saved_put(struct saved *s, const pf_session *session)
         return PUT_GIVEN_UP;
     settle(s);
     struct part *p, *parent = beginning_of(s, pf_session_tokens(session), n);
-    if (parent && parent->n == n) {
+    if (parent && parent->n == n && (last_sound(parent) == parent || parent->n_children > 0)) {
         use(s, parent);
         return PUT_DONE;
     }
@@ -310,7 +326,7 @@ enum put saved_put(struct saved *s, const pf_session *session)
         return put;
     compare(s, pf_session_tokens(session), n);       /* again: somebody may have looked for others meanwhile */
     p->common = n;
-    add(s, p);
+    add_anew(s, p);
     use(s, p);
     replace_beginnings(s, p);
     make_room(s, p);
