@@ -323,6 +323,9 @@ struct pf_model_info {
     enum pf_layout layout;                             /* how several GPUs divide the model; AUTO: it is not divided */
     bool     can_draft;                                /* false: the model's state cannot go back to a row within a
                                                           step, so that sessions refuse drafts, and AUTO makes none */
+    int64_t  n_ctx_long;                               /* a session of so many positions or more rotates keys otherwise
+                                                          than one of fewer, and neither loads what the other saved; 0:
+                                                          all rotate alike */
 };
 /* Borrowed, lives as long as m and never changes: once a GPU is lost, calls give another one. From any thread. */
 const struct pf_model_info *pf_model_info(const pf_model *m);

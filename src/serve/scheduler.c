@@ -192,12 +192,12 @@ static bool is_idle(struct sched *s)
  * still being written. */
 static bool keep_when_idle(struct sched *s)
 {
-    if (!s->o.saved || !s->o.outlive || s->moved.slot || !is_idle(s))
+    if (!s->keeper.saved || !s->outlive || s->moved.slot || !is_idle(s))
         return false;
     int i = 0;
     while (i < s->n_slots && !(s->slots[i].session && s->slots[i].unsaved))
         i++;
-    if (i < s->n_slots && saved_is_busy(s->o.saved))
+    if (i < s->n_slots && saved_is_busy(s->keeper.saved))
         return true;
     if (i < s->n_slots)
         begin_keeping(s, &s->slots[i]);
@@ -206,7 +206,7 @@ static bool keep_when_idle(struct sched *s)
 
 static void keep_all(struct sched *s)
 {
-    for (int i = 0; i < s->n_slots && s->o.saved && s->o.outlive; i++) {
+    for (int i = 0; i < s->n_slots && s->keeper.saved && s->outlive; i++) {
         if (!s->slots[i].session)
             continue;
         keep_sequence(&s->keeper, &s->slots[i]);
@@ -493,8 +493,8 @@ static void free_sched(struct sched *s)
         pf_session_close(&s->slots[i].session);
         answer_free(&s->slots[i].answer);
     }
-    if (s->o.saved)
-        saved_close(s->o.saved);
+    if (s->keeper.saved)
+        saved_close(s->keeper.saved);
     aside_close(s->aside);
     buf_free(&s->ill);
     free(s->slots);
@@ -518,8 +518,6 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
 {
     struct sched *s = xrealloc(NULL, 1, sizeof *s);
     *s = (struct sched){ .o = *o, .n_slots = o->n_slots, .aside = aside_open() };
-    if (o->saved)
-        saved_set_aside(o->saved, s->aside);
     s->slots = xrealloc(NULL, (size_t)o->n_slots, sizeof *s->slots);
     s->places = xrealloc(NULL, (size_t)o->n_slots, sizeof *s->places);
     memset(s->places, 0, (size_t)o->n_slots * sizeof *s->places);
@@ -531,8 +529,22 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
         return st;
     }
     s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
-    s->keeper = keep_open(o->saved, o->m, &s->o.session, can_cut(s->slots[0].session));
     s->lone_rows = sched_most_rows(s);
+    *out = s;
+    return PF_OK;
+}
+
+int64_t sched_n_ctx(const struct sched *s)
+{
+    return pf_session_n_ctx(s->slots[0].session);
+}
+
+void sched_start(struct sched *s, struct saved *saved, bool outlive)
+{
+    s->keeper = keep_open(saved, s->o.m, &s->o.session, can_cut(s->slots[0].session));
+    s->outlive = outlive;
+    if (saved)
+        saved_set_aside(saved, s->aside);
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
@@ -546,13 +558,6 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
     pthread_attr_destroy(&attr);
     if (error)
         die(EXIT_FAILED, "cannot start a thread: %s", strerror(error));
-    *out = s;
-    return PF_OK;
-}
-
-int64_t sched_n_ctx(const struct sched *s)
-{
-    return pf_session_n_ctx(s->slots[0].session);
 }
 
 void sched_close(struct sched *s)

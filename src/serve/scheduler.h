@@ -30,14 +30,15 @@ struct sched_opts {
     int       n_slots;
     int       queue;                 /* jobs that may wait for a slot */
     int64_t   pause_ms;              /* how long a prompt's slice may stop the others */
-    struct saved *saved;             /* conversations without a slot; NULL: they are forgotten. The scheduler's own */
-    bool      outlive;               /* saved ones outlive the program: save when there is nothing else to do */
 };
 struct sched;
 
 /* The first session is opened here; PF_ENOMEM and the like if it cannot be. */
 pf_status sched_open(struct sched **out, const struct sched_opts *o);
 int64_t   sched_n_ctx(const struct sched *s);
+/* Before anything is added. saved: conversations without a slot, the scheduler's own; NULL: they are forgotten.
+ * outlive: they outlive the program, so what slots have is saved, too, when there is nothing else to do. */
+void      sched_start(struct sched *s, struct saved *saved, bool outlive);
 
 /* Takes the job. Where the queue is full, the client that has most in it loses the last of that, which is answered with
  * an error. */

@@ -39,6 +39,7 @@ struct sched {
     struct place     *places;        /* [n_slots] */
     int               n_slots;       /* that there is memory for */
     struct keeper     keeper;
+    bool              outlive;       /* sched_start */
     struct aside     *aside;
     struct {
         struct slot *slot;           /* NULL: nothing is moved now */

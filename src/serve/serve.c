@@ -68,11 +68,13 @@ static const char *name_of(const char *path)
     return name;
 }
 
-/* Tells models apart whose saved conversations lie in one folder; the library looks closer when it loads one. */
+/* Tells models apart, and contexts for which one rotates otherwise, whose saved conversations lie in one folder; the
+ * library looks closer when it loads one. */
 static uint64_t key_of(const struct server *server)
 {
     const struct pf_model_info *info = pf_model_info(server->m);
-    uint64_t hash = 14695981039346656037u;
+    bool is_long = info->n_ctx_long > 0 && server->prompt.n_ctx >= info->n_ctx_long;
+    uint64_t hash = 14695981039346656037u ^ is_long;
     char key[512];
     snprintf(key, sizeof key, "%s|%s|%lld|%lld|%d|%d", info->architecture, info->name, (long long)info->n_vocab,
              (long long)info->weight_bytes, server->s->run.kv, server->s->run.loras.n);
@@ -81,16 +83,15 @@ static uint64_t key_of(const struct server *server)
     return hash;
 }
 
-static void open_saved(const struct server *server, struct sched_opts *o)
+/* NULL: nothing is to be kept. */
+static struct saved *open_saved(const struct server *server)
 {
     const char *folder = server->s->cache_dir;
     int64_t mb = server->s->cache_mb != UNSET ? server->s->cache_mb : folder ? 16384 : 1024;
-    if (mb == 0)
-        return;
-    o->outlive = folder != NULL;
-    o->saved = saved_open(folder, (uint64_t)mb * 1000000, key_of(server));
-    if (!o->saved)
+    struct saved *saved = mb == 0 ? NULL : saved_open(folder, (uint64_t)mb * 1000000, key_of(server));
+    if (mb > 0 && !saved)
         die(EXIT_FAILED, "--cache-dir %s: %s", folder, strerror(errno));
+    return saved;
 }
 
 static void open_model(struct server *server)
@@ -111,11 +112,11 @@ static void open_model(struct server *server)
     o.family = server->prompt.family = pf_reply_family(server->m, &chat);
     load_session_opts(s, s->n_ctx, &o.session);
     o.session.n_sessions = o.n_slots;
-    open_saved(server, &o);
     if (sched_open(&server->sched, &o) < 0)
         die_failed(NULL);
     server->prompt.m = server->m;
     server->prompt.n_ctx = sched_n_ctx(server->sched);
+    sched_start(server->sched, open_saved(server), server->s->cache_dir != NULL);
     load_weights(server->m);
 }
 

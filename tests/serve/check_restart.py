@@ -126,6 +126,19 @@ def check_leaving_drive(folder):
         check(again["usage"]["prompt_tokens_details"]["cached_tokens"] > 400 and again["choices"][0]["message"] == alone, "what was to be read:", again)
 
 
+def check_rotations(folder):
+    """Servers with contexts for which the model rotates otherwise share a folder: what one keeps the other cannot load, and leaves."""
+    path, cache, short = tiny.model(folder, preset="phi-tiny", name="phi"), os.path.join(folder, "phi.cache"), b"rope.scaling.original_context_length"
+    with open(path, "r+b") as f:
+        f.seek(f.read().index(short) + len(short) + 4)       # behind the value's type
+        f.write((300).to_bytes(4, "little"))
+    args, ask = ["-m", path, "--slots", "1", "--cache-dir", cache], chat("a" * 150, max_tokens=1)
+    for n_ctx, kept in ("290", False), ("1000", False), ("290", True), ("1000", True):
+        with Server(*args, "-c", n_ctx) as s:
+            usage = s.post(CHAT, ask)[2]["usage"]
+            check((usage["prompt_tokens_details"]["cached_tokens"] > 100) == kept, "a context of", n_ctx, "that has", usage)
+
+
 def main():
     n = int(sys.argv[5]) if len(sys.argv) > 5 else 2500
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +147,7 @@ def main():
         check_idle(folder)
         check_stuck_drive(folder)
         check_leaving_drive(folder)
+        check_rotations(folder)
     finish()
 
 

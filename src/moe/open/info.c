@@ -73,6 +73,7 @@ static void fill_sizes(struct pf_model *m)
     info->n_experts_used = m->n_used;
     info->n_expert_layers = m->n_moe;
     info->can_draft = pf_can_draft(m);
+    info->n_ctx_long = m->long_from;
 }
 
 pf_status pf_info_fill(struct pf_model *m)
