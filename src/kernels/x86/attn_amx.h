@@ -35,6 +35,8 @@ struct amx_left {
 struct attn_amx {
     struct amx_left q[AMX_GROUPS][AMX_SLICES], w;
     _Alignas(64) int32_t c[4][AMX_ROWS][16];     /* sums of four vectors */
+    _Alignas(64) float y[AMX_TOGETHER][PF_I16_BLOCK];    /* see attn_ys; of what is not seen -inf */
+    float mc[AMX_TOGETHER], fresh[AMX_TOGETHER];         /* the largest y of the block; the factor of its sums */
     struct attn_sums sums;
 };
 _Static_assert(sizeof(struct attn_amx) <= PF_ATTN_I16_SCRATCH, "fits the scratch");
@@ -184,24 +186,68 @@ static void amx_scores(const struct pf_attn_i16_args *a, struct attn_amx *s, con
     amx_store(s);
 }
 
-/* ---- Weights and values ---------------------------------------------------------------------------------------- */
+/* ---- Weights --------------------------------------------------------------------------------------------------- */
 
-/* Weights of query j of the group whose first is query i. */
-ATTN_INLINE void amx_weigh(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *k, const int8_t *v,
-                           int i, int j, struct attn_span seen)
+/* Queries are weighed in three passes, the largest y of each, factors, weights, since the steps of one wait for each
+ * other and those of eight do not. */
+
+static void amx_tops(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *k, struct amx_ahead *ahead,
+                     int i, int n, const struct attn_span *seen)
 {
-    uint8_t *uppers = (uint8_t *)s->w.uppers[j], *lowers = (uint8_t *)s->w.lowers[j];
-    if (seen.lo >= seen.hi) {
-        memset(uppers, 0, PF_I16_BLOCK);
-        memset(lowers, 0, PF_I16_BLOCK);
-        attn_skip(&s->sums, i + j);
-        return;
+    for (int j = 0; j < n; j++) {
+        __m512i c[4];
+        __m512 y[4];
+        amx_fetch(ahead);
+        if (seen[j].lo >= seen[j].hi)
+            continue;
+        for (int u = 0; u < 4; u++)
+            c[u] = amx_sum(s, u, j);
+        attn_ys(a, k, i + j, c, y);
+        s->mc[j] = attn_top(y, attn_bits(seen[j]));
+        for (int u = 0; u < 4; u++)
+            _mm512_store_ps(s->y[j] + 16 * u, y[u]);
     }
-    __m512i c[4];
-    for (int u = 0; u < 4; u++)
-        c[u] = amx_sum(s, u, j);
-    attn_weigh(a, &s->sums, k, v, i + j, seen, c, uppers, lowers);
 }
+
+/* attn_enter, or attn_skip for what is not seen, of eight queries from number i on, but for the sums of weights. */
+static void amx_maxima(struct attn_amx *s, int i, __mmask16 seen)
+{
+    const __mmask16 all = (1 << AMX_TOGETHER) - 1;
+    __m512 before = _mm512_maskz_loadu_ps(all, s->sums.m + i), mc = _mm512_maskz_loadu_ps(all, s->mc);
+    __m512 m = _mm512_max_ps(before, mc);
+    __m512 old = attn_exp2(_mm512_sub_ps(before, m)), fresh = attn_exp2(_mm512_sub_ps(mc, m));
+    __m512 gain = _mm512_mul_ps(_mm512_set1_ps(PF_I16_GAIN), fresh);
+    _mm512_mask_storeu_ps(s->sums.m + i, seen, m);
+    _mm512_mask_storeu_ps(s->sums.old + i, all, _mm512_mask_mov_ps(_mm512_set1_ps(1), seen, old));
+    _mm512_mask_storeu_ps(s->sums.gain + i, all, _mm512_maskz_mov_ps(seen, gain));
+    _mm512_mask_storeu_ps(s->fresh, all, fresh);
+}
+
+static void amx_weigh(const struct pf_attn_i16_args *a, struct attn_amx *s, const int8_t *v, struct amx_ahead *ahead,
+                      int i, int n, const struct attn_span *seen)
+{
+    const float *rsv = (const float *)(const void *)(v + pf_i16_rsv(a->hd_v));
+    for (int j = 0; j < n; j++) {
+        uint8_t *uppers = (uint8_t *)s->w.uppers[j], *lowers = (uint8_t *)s->w.lowers[j];
+        amx_fetch(ahead);
+        if (seen[j].lo >= seen[j].hi) {
+            memset(uppers, 0, PF_I16_BLOCK);
+            memset(lowers, 0, PF_I16_BLOCK);
+            continue;
+        }
+        __m512 y[4];
+        __m512i w[4];
+        for (int u = 0; u < 4; u++)
+            y[u] = _mm512_load_ps(s->y[j] + 16 * u);
+        __m256 zc = attn_weights_below(s->mc[j], y, attn_bits(seen[j]), rsv, w);
+        float *z = s->sums.z[i + j];
+        zc = _mm256_mul_ps(zc, _mm256_set1_ps(s->fresh[j]));
+        _mm256_storeu_ps(z, _mm256_fmadd_ps(_mm256_loadu_ps(z), _mm256_set1_ps(s->sums.old[i + j]), zc));
+        attn_planes(w, uppers, lowers);
+    }
+}
+
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
 
 /* 64 elements from element e on, of query i, the group's number j. */
 ATTN_INLINE void amx_enter(const struct pf_attn_i16_args *a, const struct attn_amx *s, int i, int j, int e)
@@ -243,11 +289,15 @@ static void amx_block(const struct pf_attn_i16_args *a, struct attn_amx *s, int 
     const int8_t *k = (const int8_t *)a->k + pf_i16_key_block(a->hd_k, at);
     const int8_t *v = (const int8_t *)a->v + pf_i16_value_block(a->hd_v, at);
     amx_scores(a, s, k, ahead, i / AMX_TOGETHER);
+    struct attn_span seen[AMX_TOGETHER];
+    __mmask16 some = 0;
     for (int j = 0; j < n; j++) {
-        amx_fetch(ahead);
-        amx_weigh(a, s, k, v, i, j, attn_seen(a, i + j, at));
-        amx_fetch(ahead);
+        seen[j] = attn_seen(a, i + j, at);
+        some |= (__mmask16)((seen[j].lo < seen[j].hi) << j);
     }
+    amx_tops(a, s, k, ahead, i, n, seen);
+    amx_maxima(s, i, some);
+    amx_weigh(a, s, v, ahead, i, n, seen);
     amx_values(a, s, v, ahead, i, n);
 }
 

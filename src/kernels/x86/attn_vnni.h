@@ -125,15 +125,20 @@ ATTN_INLINE uint64_t attn_bits(struct attn_span span)
     return ~(uint64_t)0 >> (PF_I16_BLOCK - (span.hi - span.lo)) << span.lo;
 }
 
-/* 64 weights of 16 bits of query i, which sees some positions, from all positions' y. */
-ATTN_INLINE void attn_weights(struct attn_sums *s, int i, __m512 y[4], uint64_t seen, const float *rsv, __m512i w[4])
+/* The largest of 64 positions' y, of which what is not seen becomes -inf. */
+ATTN_INLINE float attn_top(__m512 y[4], uint64_t seen)
 {
     __m512 top = _mm512_set1_ps(-INFINITY);
     for (int j = 0; j < 4; j++) {
         y[j] = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(seen >> 16 * j), y[j]);
         top = _mm512_max_ps(top, y[j]);
     }
-    float mc = _mm512_reduce_max_ps(top);
+    return _mm512_reduce_max_ps(top);
+}
+
+/* 64 weights of 16 bits, relative to mc, the largest y of what is seen; their sums. */
+ATTN_INLINE __m256 attn_weights_below(float mc, const __m512 y[4], uint64_t seen, const float *rsv, __m512i w[4])
+{
     __m256 z = _mm256_setzero_ps();
     for (int j = 0; j < 4; j++) {
         __mmask16 mask = (__mmask16)(seen >> 16 * j);
@@ -144,7 +149,14 @@ ATTN_INLINE void attn_weights(struct attn_sums *s, int i, __m512 y[4], uint64_t 
         w[j] = _mm512_castps_si512(_mm512_fmadd_ps(e, _mm512_set1_ps(PF_I16_WEIGHT), _mm512_set1_ps(0x1p23f)));
         w[j] = _mm512_and_si512(w[j], _mm512_set1_epi32(0xffff));
     }
-    attn_enter(s, i, mc, z);
+    return z;
+}
+
+/* 64 weights of 16 bits of query i, which sees some positions, from all positions' y. */
+ATTN_INLINE void attn_weights(struct attn_sums *s, int i, __m512 y[4], uint64_t seen, const float *rsv, __m512i w[4])
+{
+    float mc = attn_top(y, seen);
+    attn_enter(s, i, mc, attn_weights_below(mc, y, seen, rsv, w));
 }
 
 /* fmaf((float)c * scale, factor, y) for 16 positions. */
@@ -153,29 +165,28 @@ ATTN_INLINE __m512 attn_y(__m512i c, const float *scale, float factor, __m512 y)
     return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(c), _mm512_loadu_ps(scale)), _mm512_set1_ps(factor), y);
 }
 
-/* Planes of the weights of query i, which sees some positions, those of `span`; c: its scores, in the order of keys'
- * words. */
-ATTN_INLINE void attn_weigh(const struct pf_attn_i16_args *a, struct attn_sums *s, const int8_t *k, const int8_t *v,
-                            int i, struct attn_span span, const __m512i c[4], uint8_t *uppers, uint8_t *lowers)
+/* The y of all positions, whose power of two is a weight, from query i's scores in the order of keys' words. */
+ATTN_INLINE void attn_ys(const struct pf_attn_i16_args *a, const int8_t *k, int i, const __m512i c[4], __m512 y[4])
 {
     const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
-    __m512 y[4];
-    __m512i x[4], w[4];
+    __m512i x[4];
     attn_in_order(c[0], c[1], x);
     attn_in_order(c[2], c[3], x + 2);
     for (int j = 0; j < 4; j++)
         y[j] = attn_y(x[j], sk + 16 * j, a->cq[i], _mm512_loadu_ps(lsv + 16 * j));
-    attn_weights(s, i, y, attn_bits(span), (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)), w);
-    attn_planes(w, uppers, lowers);
 }
 
-static void attn_weigh_query(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k, const int8_t *v,
-                             int i, struct attn_span span)
+/* The weights of query i, which sees some positions, those of `span`. */
+static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k, const int8_t *v, int i,
+                       struct attn_span span)
 {
-    __m512i c[4];
+    __m512 y[4];
+    __m512i c[4], w[4];
     for (int u = 0; u < 4; u++)
         c[u] = _mm512_loadu_si512(s->c[i] + 16 * u);
-    attn_weigh(a, &s->sums, k, v, i, span, c, s->w[i][0], s->w[i][1]);
+    attn_ys(a, k, i, c, y);
+    attn_weights(&s->sums, i, y, attn_bits(span), (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)), w);
+    attn_planes(w, s->w[i][0], s->w[i][1]);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
@@ -267,7 +278,7 @@ static void attn_block(const struct pf_attn_i16_args *a, struct attn_vnni *s, in
         (n == 1 ? attn_scores_one : attn_scores_four)(a, s, k, &ahead, i);
         for (int j = 0; j < n; j++)
             if (seen[j].lo < seen[j].hi) {
-                attn_weigh_query(a, s, k, v, i + j, seen[j]);
+                attn_weigh(a, s, k, v, i + j, seen[j]);
             } else {
                 memset(s->w[i + j], 0, sizeof s->w[i + j]);
                 attn_skip(&s->sums, i + j);
