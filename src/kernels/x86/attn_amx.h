@@ -36,13 +36,14 @@ struct attn_amx {
     struct amx_left q[AMX_GROUPS][AMX_SLICES], w;
     _Alignas(64) int32_t c[4][AMX_ROWS][16];     /* sums of four vectors */
     _Alignas(64) float y[AMX_TOGETHER][PF_I16_BLOCK];    /* see attn_ys; of what is not seen -inf */
-    float mc[AMX_TOGETHER], fresh[AMX_TOGETHER];         /* the largest y of the block; the factor of its sums */
+    float mc[AMX_TOGETHER], fresh[AMX_TOGETHER];         /* the largest y of the block; the factor of its sums. Of a
+                                                            query that sees nothing of it anything */
     struct attn_sums sums;
 };
 _Static_assert(sizeof(struct attn_amx) <= PF_ATTN_I16_SCRATCH, "fits the scratch");
 
-/* Tiles by number, which gcc wants to see as a literal: 0 to 3 sums, then a left operand for a vector's upper bytes and
- * one for its lower ones, and these. */
+/* Tiles by number, which gcc wants to see as a literal: 0 to 3 are sums, 4 and 5 the left operands for a vector's upper
+ * and lower bytes, 6 and 7 these bytes. */
 #define T_LEFT_UPPER 4
 #define T_LEFT_LOWER 5
 #define T_UPPER      6
@@ -88,7 +89,7 @@ ATTN_INLINE void amx_store(struct attn_amx *s)
     amx_written();
 }
 
-ATTN_INLINE void amx_left(const struct amx_left *l)
+ATTN_INLINE void amx_load_left(const struct amx_left *l)
 {
     amx_written();
     _tile_loadd(T_LEFT_UPPER, l->uppers, AMX_BYTES);
@@ -120,17 +121,16 @@ static struct amx_ahead amx_ahead(const struct pf_attn_i16_args *a, int at)
     return (struct amx_ahead){ next.k, next.k + pf_i16_sk(a->hd_k), next.v, next.v + pf_i16_rsv(a->hd_v) };
 }
 
-/* Six lines, and two a page further on (see attn_fetch_walk). */
+/* Six lines, as attn_fetch_walk has them. */
 ATTN_INLINE void amx_fetch(struct amx_ahead *ahead)
 {
-    enum { LINE = 64, PAGE = 4096, ALONE = 3 };
     if (!ahead->at)
         return;
     for (int i = 0; i < 2; i++) {
-        for (int j = 0; j < ALONE; j++)
-            attn_fetch_line(ahead->at + j * LINE);
-        attn_fetch_line(ahead->at + PAGE);
-        ahead->at += ALONE * LINE;
+        for (int j = 0; j < ATTN_EVERY; j++)
+            attn_fetch_line(ahead->at + j * ATTN_LINE);
+        attn_fetch_line(ahead->at + ATTN_PAGE);
+        ahead->at += ATTN_EVERY * ATTN_LINE;
     }
     if (ahead->at >= ahead->end) {
         ahead->at = ahead->then;
@@ -177,7 +177,7 @@ static void amx_scores(const struct pf_attn_i16_args *a, struct attn_amx *s, con
     amx_zero();
     for (int e = 0; e < a->hd_k / AMX_BYTES; e++) {
         const int8_t *at = k + (size_t)e * (AMX_BYTES / 4) * ATTN_VECTOR;
-        amx_left(&s->q[group][e]);
+        amx_load_left(&s->q[group][e]);
         AMX_ADD(0, _tile_dpbssd, at, ATTN_VECTOR, ahead);
         AMX_ADD(1, _tile_dpbssd, at + vector, ATTN_VECTOR, ahead);
         AMX_ADD(2, _tile_dpbssd, at + 2 * vector, ATTN_VECTOR, ahead);
@@ -240,9 +240,7 @@ static void amx_weigh(const struct pf_attn_i16_args *a, struct attn_amx *s, cons
         for (int u = 0; u < 4; u++)
             y[u] = _mm512_load_ps(s->y[j] + 16 * u);
         __m256 zc = attn_weights_below(s->mc[j], y, attn_bits(seen[j]), rsv, w);
-        float *z = s->sums.z[i + j];
-        zc = _mm256_mul_ps(zc, _mm256_set1_ps(s->fresh[j]));
-        _mm256_storeu_ps(z, _mm256_fmadd_ps(_mm256_loadu_ps(z), _mm256_set1_ps(s->sums.old[i + j]), zc));
+        attn_add_z(s->sums.z[i + j], s->sums.old[i + j], zc, s->fresh[j]);
         attn_planes(w, uppers, lowers);
     }
 }
@@ -264,7 +262,7 @@ static void amx_values(const struct pf_attn_i16_args *a, struct attn_amx *s, con
                        int i, int n)
 {
     size_t row = (size_t)a->hd_v / 16 * ATTN_VECTOR;
-    amx_left(&s->w);
+    amx_load_left(&s->w);
     for (int e = 0; e < a->hd_v; e += 4 * 16) {
         const int8_t *at = v + (size_t)e / 16 * ATTN_VECTOR;
         amx_zero();
@@ -282,33 +280,26 @@ static void amx_values(const struct pf_attn_i16_args *a, struct attn_amx *s, con
 
 /* ---- A chunk --------------------------------------------------------------------------------------------------- */
 
-/* n queries from number i on, of which at least one sees some of the block at `at`. */
-static void amx_block(const struct pf_attn_i16_args *a, struct attn_amx *s, int at, struct amx_ahead *ahead, int i,
+/* n queries from number i on. False: none of them sees any of the block at `at`, and nothing was done. */
+static bool amx_block(const struct pf_attn_i16_args *a, struct attn_amx *s, int at, struct amx_ahead *ahead, int i,
                       int n)
 {
     const int8_t *k = (const int8_t *)a->k + pf_i16_key_block(a->hd_k, at);
     const int8_t *v = (const int8_t *)a->v + pf_i16_value_block(a->hd_v, at);
-    amx_scores(a, s, k, ahead, i / AMX_TOGETHER);
     struct attn_span seen[AMX_TOGETHER];
     __mmask16 some = 0;
     for (int j = 0; j < n; j++) {
         seen[j] = attn_seen(a, i + j, at);
         some |= (__mmask16)((seen[j].lo < seen[j].hi) << j);
     }
+    if (!some)
+        return false;
+    amx_scores(a, s, k, ahead, i / AMX_TOGETHER);
     amx_tops(a, s, k, ahead, i, n, seen);
     amx_maxima(s, i, some);
     amx_weigh(a, s, v, ahead, i, n, seen);
     amx_values(a, s, v, ahead, i, n);
-}
-
-static bool amx_any(const struct pf_attn_i16_args *a, int at, int i, int n)
-{
-    for (int j = 0; j < n; j++) {
-        struct attn_span seen = attn_seen(a, i + j, at);
-        if (seen.lo < seen.hi)
-            return true;
-    }
-    return false;
+    return true;
 }
 
 static void attn_i16_amx(const struct pf_attn_i16_args *a)
@@ -327,10 +318,8 @@ static void attn_i16_amx(const struct pf_attn_i16_args *a)
         struct amx_ahead ahead = amx_ahead(a, at);
         for (int i = 0; i < a->n_q; i += AMX_TOGETHER) {
             int n = a->n_q - i < AMX_TOGETHER ? a->n_q - i : AMX_TOGETHER;
-            if (!amx_any(a, at, i, n))
-                continue;
-            amx_block(a, s, at, &ahead, i, n);
-            ahead = (struct amx_ahead){ 0 };
+            if (amx_block(a, s, at, &ahead, i, n))
+                ahead = (struct amx_ahead){ 0 };
         }
     }
     _tile_release();

@@ -45,14 +45,15 @@ ATTN_INLINE void attn_fetch_line(const int8_t *p)
     _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-/* A line on the way through memory; with every third comes the one a page further on, since what a core fetches by
- * itself ends with a page (fetch_ahead of unpack.h). */
+/* Bytes of a line and of a page; with every third line on the way through memory comes the one a page further on, since
+ * what a core fetches by itself ends with a page (fetch_ahead of unpack.h). */
+enum { ATTN_LINE = 64, ATTN_PAGE = 4096, ATTN_EVERY = 3 };
+
 ATTN_INLINE void attn_fetch_walk(const int8_t *p)
 {
-    enum { LINE = 64, PAGE = 4096, EVERY = 3 };
     attn_fetch_line(p);
-    if ((uintptr_t)p / LINE % EVERY == 0)
-        attn_fetch_line(p + PAGE);
+    if ((uintptr_t)p / ATTN_LINE % ATTN_EVERY == 0)
+        attn_fetch_line(p + ATTN_PAGE);
 }
 
 ATTN_INLINE void attn_fetch(const int8_t **at, int step)
@@ -108,12 +109,18 @@ ATTN_INLINE void attn_end(const struct pf_attn_i16_args *a, struct attn_sums *s,
     part[a->hd_v + 1] = z[0];
 }
 
+/* The sums of weights of a block: `old` and `fresh` are the factors of those before and of these. */
+ATTN_INLINE void attn_add_z(float z[8], float old, __m256 zc, float fresh)
+{
+    zc = _mm256_mul_ps(zc, _mm256_set1_ps(fresh));
+    _mm256_storeu_ps(z, _mm256_fmadd_ps(_mm256_loadu_ps(z), _mm256_set1_ps(old), zc));
+}
+
 /* The maximum and the sums of weights of a block. */
 ATTN_INLINE void attn_enter(struct attn_sums *s, int i, float mc, __m256 zc)
 {
     float m = s->m[i] > mc ? s->m[i] : mc, old = pf_exp2_neg(s->m[i] - m), fresh = pf_exp2_neg(mc - m);
-    __m256 z = _mm256_mul_ps(zc, _mm256_set1_ps(fresh));
-    _mm256_storeu_ps(s->z[i], _mm256_fmadd_ps(_mm256_loadu_ps(s->z[i]), _mm256_set1_ps(old), z));
+    attn_add_z(s->z[i], old, zc, fresh);
     s->old[i] = old;
     s->gain[i] = PF_I16_GAIN * fresh;
     s->m[i] = m;
