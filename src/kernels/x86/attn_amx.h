@@ -21,7 +21,7 @@
 enum {
     AMX_ROWS = 16, AMX_BYTES = 64,           /* of a tile: rows; bytes of a row */
     AMX_TOGETHER = 8,                        /* queries of a tile */
-    AMX_LEAST = 3,                           /* fewer queries take no longer with VNNI */
+    AMX_LEAST = 6,                           /* of fewer queries VNNI waits less for memory */
     AMX_GROUPS = PF_ATTN_I16_QUERIES / AMX_TOGETHER, AMX_SLICES = PF_I16_HEAD_MAX / AMX_BYTES
 };
 
