@@ -727,13 +727,13 @@ pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matc
 /* ---- Statistics -------------------------------------------------------------------------------------------- */
 
 struct pf_stats {
-    uint64_t n_steps;                /* batches evaluated */
-    uint64_t n_tokens;               /* positions evaluated, drafts that were wrong among them */
+    uint64_t n_steps;                /* batches evaluated, or begun: steps that failed are counted */
+    uint64_t n_tokens;               /* positions evaluated, wrong drafts among them; none of steps that failed */
     uint64_t n_drafted, n_accepted;  /* of them, drafts; drafts that were right: tokens that needed no step */
     uint64_t n_draft_steps, draft_step_ns;       /* steps that had drafts; time spent in them */
     uint64_t draft_alone_ns;         /* what the tokens that those steps brought would have taken without drafts */
     int64_t  n_ctx;                  /* positions of the session that was opened last */
-    uint64_t step_ns;                /* time spent in them */
+    uint64_t step_ns;                /* time spent in steps */
     uint64_t weight_bytes_read;      /* weights the kernels went over */
     uint64_t slab_slots;             /* experts (or layers) that memory has room for; 0 when resident */
     uint64_t slab_hits, slab_misses; /* experts (or layers) wanted: in memory; read from the drive. 0 when resident */

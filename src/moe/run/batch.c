@@ -67,7 +67,7 @@ pf_status pf_step_make(struct pf_step *t, uint64_t *ns)
     if (st == PF_OK && t->n_logits == t->rows)
         pf_prices_learn(&m->row_prices, t->rows, (double)*ns);
     atomic_fetch_add(&m->n_steps, 1);
-    atomic_fetch_add(&m->n_tokens, (uint64_t)t->rows);
+    atomic_fetch_add(&m->n_tokens, st == PF_OK ? (uint64_t)t->rows : 0);
     atomic_fetch_add(&m->far_bytes, far_bytes(t));
     take_counts(m);
     return st;
