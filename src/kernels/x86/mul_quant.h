@@ -206,6 +206,20 @@ LANE_FN struct src seg_expand(const struct quant_type *t, struct src src, struct
     return (struct src){ .p = rows[0].codes, .row_bytes = sizeof *rows };
 }
 
+/* The chains of one segment with the activation row x, in types whose rows are multiplied one by one. */
+LANE_FN vf seg_dots(const struct quant_type *t, const struct src *src, const struct pf_xrow *x, int at)
+{
+    struct pf_dots dots[LANES];
+    vi sum[SEG_BLOCKS], scale[SEG_BLOCKS];
+    t->dot(src->p, src->row_bytes, LANES, x, at, src->ahead, dots);
+    vi_rows32(sum, (const uint8_t *)dots->sum, sizeof *dots);
+    vi_rows32(scale, (const uint8_t *)dots->scale, sizeof *dots);
+    vf acc = vf_zero();
+    for (int b = 0; b < SEG_BLOCKS; b++)
+        acc = vf_fma(vf_from_bits(scale[b]), vf_from_bits(sum[b]), acc);
+    return acc;
+}
+
 /* Adds the terms of block b and of the blocks that are unpacked with it. */
 LANE_FN void unit_mul(const struct quant_type *t, const struct src *src, struct scales *s, int b, int n_blocks,
                       const struct xseg *xs, int n_a, vf *acc)
@@ -256,9 +270,13 @@ LANE_FN void group_few(const struct quant_type *t, const struct job *job, const 
         struct xseg xs[LANES_FEW];
         int n_blocks = seg_blocks(t, job->n, at);
         struct src src = seg_src(t, p, job->row_bytes, g, n_blocks, copy);
+        src.ahead = ahead;
+        if (n_a == 1 && t->dot) {
+            total[0] = vf_add(total[0], seg_dots(t, &src, job->x, at));
+            continue;
+        }
         for (int a = 0; a < n_a; a++)
             xseg_init(xs + a, job->x + a, at, t);
-        src.ahead = ahead;
         src = seg_expand(t, src, expanded);
         if (n_blocks == SEG_BLOCKS)
             seg_few(t, &src, SEG_BLOCKS, xs, n_a, acc);
@@ -433,13 +451,14 @@ MUL_QUANT(tq2_0, UNPACK(tq2_0), .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds 
 #define EXPAND(name)       .expand = pf_expand_##name, UNPACK(expanded), .unit = 1, .form = FORM_PLAIN
 #define EXPAND_PAIR(name)  .expand = pf_expand_##name, .unpack = unpack_expanded, .scales = scales_expanded_pair, \
                            .unit = 1, .form = FORM_PAIR
-MUL_QUANT(iq2_xxs, EXPAND(iq2_xxs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(66))
-MUL_QUANT(iq2_xs, EXPAND_PAIR(iq2_xs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(74))
-MUL_QUANT(iq2_s, EXPAND_PAIR(iq2_s), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(82))
-MUL_QUANT(iq3_xxs, EXPAND(iq3_xxs), .bias = PF_BIAS_IQ3_XXS, .adds = 1, SUPER_BLOCK(98))
-MUL_QUANT(iq3_s, EXPAND(iq3_s), .bias = PF_BIAS_IQ3_S, .adds = 4, SUPER_BLOCK(110))
-MUL_QUANT(iq1_s, EXPAND(iq1_s), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(50))
-MUL_QUANT(iq1_m, EXPAND_PAIR(iq1_m), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(56))
+#define DOT(name)          .dot = pf_dot_##name
+MUL_QUANT(iq2_xxs, EXPAND(iq2_xxs), DOT(iq2_xxs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(66))
+MUL_QUANT(iq2_xs, EXPAND_PAIR(iq2_xs), DOT(iq2_xs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(74))
+MUL_QUANT(iq2_s, EXPAND_PAIR(iq2_s), DOT(iq2_s), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(82))
+MUL_QUANT(iq3_xxs, EXPAND(iq3_xxs), DOT(iq3_xxs), .bias = PF_BIAS_IQ3_XXS, .adds = 1, SUPER_BLOCK(98))
+MUL_QUANT(iq3_s, EXPAND(iq3_s), DOT(iq3_s), .bias = PF_BIAS_IQ3_S, .adds = 4, SUPER_BLOCK(110))
+MUL_QUANT(iq1_s, EXPAND(iq1_s), DOT(iq1_s), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(50))
+MUL_QUANT(iq1_m, EXPAND_PAIR(iq1_m), DOT(iq1_m), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(56))
 MUL_QUANT(tq1_0, EXPAND(tq1_0), .bias = PF_BIAS_TERNARY, .adds = 8, SUPER_BLOCK(54))
 MUL_QUANT(q1_0, EXPAND(q1_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 128, .block_bytes = 18)
 MUL_QUANT(q2_0, EXPAND(q2_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 64, .block_bytes = 18)

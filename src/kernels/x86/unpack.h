@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "kernels/qblocks.h"
+#include "kernels/x86/dot_rows.h"
 #include "kernels/x86/expand.h"
 
 enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
@@ -51,6 +52,7 @@ enum form {
 
 struct quant_type {
     pf_expand_fn *expand;         /* or NULL; if not, unpack and scales read struct pf_expanded */
+    pf_dot_rows_fn *dot;          /* or NULL; if not, what multiplies one activation row */
     unpack_fn *unpack;
     scales_fn *scales;            /* or NULL */
     int        unit;              /* blocks that unpack takes */
