@@ -19,6 +19,15 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+/* No name for this one either; the first leaf 7 says whether there is a second. */
+static bool has_avxvnni(void)
+{
+    enum { AVX_VNNI = 1 << 4 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+           (a & AVX_VNNI);
+}
+
 /* Has the CPU AMX, and does the kernel let this process use its registers? It refuses where it does not know them. */
 static bool has_amx(void)
 {
@@ -34,6 +43,8 @@ uint32_t pf_cpu_isa(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
         isa |= PF_ISA_AVX2;
+    if ((isa & PF_ISA_AVX2) && has_avxvnni())
+        isa |= PF_ISA_AVXVNNI;
     if ((isa & PF_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         isa |= PF_ISA_AVX512;

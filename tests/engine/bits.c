@@ -107,6 +107,7 @@ int main(int argc, char **argv)
         { "scalar, then by 1",      1, 512, 240, 1,  PF_ISA_SCALAR },
         { "AVX2",                   1, 512, 0,   0,  PF_ISA_SCALAR | PF_ISA_AVX2 },
         { "AVX2, by 1",             1, 512, 0,   1,  PF_ISA_SCALAR | PF_ISA_AVX2 },
+        { "AVX2 with VNNI, by 5",   1, 512, 0,   5,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVXVNNI },
         { "AVX-512 without VNNI",   1, 512, 0,   0,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
         { "AVX-512, by 5",          1, 512, 0,   5,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
         { "without AMX",            1, 512, 0,   5,  ~(unsigned)PF_ISA_AMX },

@@ -1,5 +1,7 @@
 /* Eight rows side by side: the vector operations of mul_quant.h and mul_float.h for AVX2 with FMA and F16C.
- * avx512_lanes.h has the same names and says what each operation does. Include one of them per file. */
+ * avx512_lanes.h has the same names and says what each operation does. Include one of them per file.
+ *
+ * The one #ifdef, as there: with AVX-VNNI four products of bytes are summed by one instruction, exactly. */
 #ifndef PF_AVX2_LANES_H
 #define PF_AVX2_LANES_H
 
@@ -122,6 +124,27 @@ LANE_FN vi lane_bytes4(const int8_t *x)
     return _mm256_set1_epi32(four);
 }
 
+#ifdef __AVXVNNI__
+
+enum { LANES_S8_BIAS = 128 };
+
+LANE_FN vi vi_signed_codes(vi w)                 { return _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)); }
+
+LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, vi *sum)
+{
+    (void)adds;
+    for (int k = 0; k < n_k; k++)
+        for (int a = 0; a < n_a; a++)
+            sum[a] = _mm256_dpbusd_avx_epi32(sum[a], w[k], lane_bytes4(x[a] + at + 4 * k));
+}
+
+LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, vi *sum)
+{
+    lane_dot(n_a, n_k, 1, w, x, at, sum);
+}
+
+#else
+
 enum { LANES_S8_BIAS = 0 };
 
 LANE_FN vi vi_signed_codes(vi w)                 { return w; }
@@ -154,5 +177,7 @@ LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const 
         }
     }
 }
+
+#endif
 
 #endif
