@@ -149,7 +149,8 @@ enum { LANES_S8_BIAS = 0 };
 
 LANE_FN vi vi_signed_codes(vi w)                 { return w; }
 
-/* vpmaddubsw saturates at int16: `adds` of its results fit, and are added there before widening. */
+/* vpmaddubsw saturates at int16: `adds` of its results fit, and are added there before widening. Each is added where
+ * it is made: compilers that put all sums behind all products run out of registers. */
 LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, vi *sum)
 {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -158,8 +159,10 @@ LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *con
         for (int a = 0; a < n_a; a++)
             pair[a] = _mm256_maddubs_epi16(w[k0], lane_bytes4(x[a] + at + 4 * k0));
         for (int k = k0 + 1; k < k0 + adds && k < n_k; k++)
-            for (int a = 0; a < n_a; a++)
+            for (int a = 0; a < n_a; a++) {
                 pair[a] = _mm256_add_epi16(pair[a], _mm256_maddubs_epi16(w[k], lane_bytes4(x[a] + at + 4 * k)));
+                __asm__("" : "+x"(pair[a]));
+            }
         for (int a = 0; a < n_a; a++)
             sum[a] = _mm256_add_epi32(sum[a], _mm256_madd_epi16(pair[a], ones));
     }
