@@ -3,7 +3,7 @@
 #include "kernels/x86/avx512_lanes.h"
 
 #include "kernels/x86/attn_latent_pairs.h"
-#include "kernels/x86/mul_quant.h"
+#include "kernels/x86/mul_types.h"
 #include "kernels/x86/mul_float.h"
 #include "pfmoe.h"
 

@@ -1,7 +1,7 @@
 /* Products of quantised weights with int8 activations, written once for any number of lanes.
  *
- * Include after a lanes header. Each weight type brings one `unpack` (unpack.h); everything else is shared. Rows are
- * taken LANES at a time, one lane a row, and a segment of 256 elements at a time:
+ * Include after a lanes header. Each weight type brings one `unpack` (unpack.h); everything else is shared. mul_types.h
+ * has the types. Rows are taken LANES at a time, one lane a row, and a segment of 256 elements at a time:
  *
  *     weight rows        struct seg (in L1)                            per activation row
  *     row r   [segment]  codes[b][k]: lane r = bytes 4k..4k+3          sum  = codes . q          exact, int32
@@ -22,8 +22,7 @@
 #define PF_MUL_QUANT_H
 
 #include "kernels/kernels.h"
-#include "kernels/x86/unpack_blocks.h"
-#include "kernels/x86/unpack_supers.h"
+#include "kernels/x86/unpack.h"
 
 /* AHEAD_BYTES: a lead on top of a whole group, so that lines are there when the group begins. */
 enum { AHEAD_BYTES = 4096 };
@@ -408,8 +407,8 @@ LANE_FN void several_x(const struct quant_type *t, const struct job *job, int n_
         all_rows(t, job, n_rows, 0);
 }
 
-/* The two entries of a type. */
-#define MUL_QUANT(name, ...)                                                                                         \
+/* The entries of a type: for one row of activations, and for any number of them. */
+#define MUL_VEC(name, ...)                                                                                           \
     static const struct quant_type type_##name = { __VA_ARGS__ };                                                   \
     static void vec_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,    \
                            float *y, size_t y_stride, const void *next)                                             \
@@ -417,7 +416,9 @@ LANE_FN void several_x(const struct quant_type *t, const struct job *job, int n_
         struct job job = { w, row_bytes, n, x, n_x, y, y_stride, next };                                            \
         show_accesses(&type_##name, &job, n_rows);                                                                  \
         all_rows(&type_##name, &job, n_rows, 1);                                                                    \
-    }                                                                                                               \
+    }
+#define MUL_QUANT(name, ...)                                                                                         \
+    MUL_VEC(name, __VA_ARGS__)                                                                                      \
     static void tile_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,   \
                             float *y, size_t y_stride, const void *next)                                            \
     {                                                                                                               \
@@ -429,48 +430,9 @@ LANE_FN void several_x(const struct quant_type *t, const struct job *job, int n_
 #define BLOCK_32(bytes)     .block_len = 32, .block_bytes = bytes
 #define SUPER_BLOCK(bytes)  .block_len = 256, .block_bytes = bytes
 
-MUL_QUANT(q8_0, .unpack = unpack_q8_0, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(34))
-MUL_QUANT(q4_0, .unpack = unpack_q4_0, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, BLOCK_32(18))
-MUL_QUANT(q4_1, .unpack = unpack_q4_1, .unit = 4, .form = FORM_MIN, .adds = 8, BLOCK_32(20))
-MUL_QUANT(q5_0, .unpack = unpack_q5_0, .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, BLOCK_32(22))
-MUL_QUANT(q5_1, .unpack = unpack_q5_1, .unit = 4, .form = FORM_MIN, .adds = 4, BLOCK_32(24))
-MUL_QUANT(iq4_nl, .unpack = unpack_iq4_nl, .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(18))
-MUL_QUANT(mxfp4, .unpack = unpack_mxfp4, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, BLOCK_32(17))
-MUL_QUANT(nvfp4, .unpack = unpack_nvfp4, .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
-          .block_bytes = 36)
-
-#define UNPACK(name)  .unpack = unpack_##name, .scales = scales_##name
-MUL_QUANT(q2_k, UNPACK(q2_k), .unit = 4, .form = FORM_PAIR_MIN, .adds = 4, SUPER_BLOCK(84))
-MUL_QUANT(q3_k, UNPACK(q3_k), .unit = 4, .form = FORM_PAIR, .bias = 4, .adds = 4, SUPER_BLOCK(110))
-MUL_QUANT(q4_k, .unpack = unpack_q4_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, SUPER_BLOCK(144))
-MUL_QUANT(q5_k, .unpack = unpack_q5_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, SUPER_BLOCK(176))
-MUL_QUANT(q6_k, UNPACK(q6_k), .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, SUPER_BLOCK(210))
-MUL_QUANT(iq4_xs, UNPACK(iq4_xs), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, SUPER_BLOCK(136))
-MUL_QUANT(tq2_0, UNPACK(tq2_0), .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds = 8, SUPER_BLOCK(66))
-
-#define EXPAND(name)       .expand = pf_expand_##name, UNPACK(expanded), .unit = 1, .form = FORM_PLAIN
-#define EXPAND_PAIR(name)  .expand = pf_expand_##name, .unpack = unpack_expanded, .scales = scales_expanded_pair, \
-                           .unit = 1, .form = FORM_PAIR
-#define DOT(name)          .dot = pf_dot_##name
-MUL_QUANT(iq2_xxs, EXPAND(iq2_xxs), DOT(iq2_xxs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(66))
-MUL_QUANT(iq2_xs, EXPAND_PAIR(iq2_xs), DOT(iq2_xs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(74))
-MUL_QUANT(iq2_s, EXPAND_PAIR(iq2_s), DOT(iq2_s), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(82))
-MUL_QUANT(iq3_xxs, EXPAND(iq3_xxs), DOT(iq3_xxs), .bias = PF_BIAS_IQ3_XXS, .adds = 1, SUPER_BLOCK(98))
-MUL_QUANT(iq3_s, EXPAND(iq3_s), DOT(iq3_s), .bias = PF_BIAS_IQ3_S, .adds = 4, SUPER_BLOCK(110))
-MUL_QUANT(iq1_s, EXPAND(iq1_s), DOT(iq1_s), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(50))
-MUL_QUANT(iq1_m, EXPAND_PAIR(iq1_m), DOT(iq1_m), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(56))
-MUL_QUANT(tq1_0, EXPAND(tq1_0), .bias = PF_BIAS_TERNARY, .adds = 8, SUPER_BLOCK(54))
-MUL_QUANT(q1_0, EXPAND(q1_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 128, .block_bytes = 18)
-MUL_QUANT(q2_0, EXPAND(q2_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 64, .block_bytes = 18)
-
-/* Every quantised type. */
-#define QUANT_ENTRIES(kind) \
-    [PF_Q8_0] = kind##_q8_0, [PF_Q4_0] = kind##_q4_0, [PF_Q4_1] = kind##_q4_1, [PF_Q5_0] = kind##_q5_0, \
-    [PF_Q5_1] = kind##_q5_1, [PF_IQ4_NL] = kind##_iq4_nl, [PF_MXFP4] = kind##_mxfp4, [PF_NVFP4] = kind##_nvfp4, \
-    [PF_Q2_K] = kind##_q2_k, [PF_Q3_K] = kind##_q3_k, [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, \
-    [PF_Q6_K] = kind##_q6_k, [PF_IQ4_XS] = kind##_iq4_xs, [PF_IQ3_XXS] = kind##_iq3_xxs, [PF_IQ3_S] = kind##_iq3_s, \
-    [PF_IQ2_XXS] = kind##_iq2_xxs, [PF_IQ2_XS] = kind##_iq2_xs, [PF_IQ2_S] = kind##_iq2_s, [PF_IQ1_S] = kind##_iq1_s, \
-    [PF_IQ1_M] = kind##_iq1_m, [PF_TQ1_0] = kind##_tq1_0, [PF_TQ2_0] = kind##_tq2_0, [PF_Q1_0] = kind##_q1_0, \
-    [PF_Q2_0] = kind##_q2_0
+/* The types whose codes come from grids. */
+#define GRID_ENTRIES(kind) \
+    [PF_IQ2_XXS] = kind##_iq2_xxs, [PF_IQ2_XS] = kind##_iq2_xs, [PF_IQ2_S] = kind##_iq2_s, \
+    [PF_IQ3_XXS] = kind##_iq3_xxs, [PF_IQ3_S] = kind##_iq3_s, [PF_IQ1_S] = kind##_iq1_s, [PF_IQ1_M] = kind##_iq1_m
 
 #endif

@@ -3,7 +3,7 @@
 #include "kernels/x86/avx512_lanes.h"
 
 #include "kernels/x86/attn_latent_vnni.h"
-#include "kernels/x86/mul_quant.h"
+#include "kernels/x86/mul_types.h"
 #include "pfmoe.h"
 
 extern const struct pf_kernels pf_kernels_vnni;
