@@ -8,7 +8,7 @@
 /* float_*: generic/, the same C compiled for each level. The others: ref/ (the definition) and x86/ (by hand). */
 extern const struct pf_kernels pf_kernels_float_scalar, pf_kernels_float_avx2, pf_kernels_float_avx512;
 extern const struct pf_kernels pf_kernels_scalar, pf_kernels_avx2, pf_kernels_avxvnni, pf_kernels_avx512,
-                               pf_kernels_vnni, pf_kernels_amx;
+                               pf_kernels_vnni, pf_kernels_vbmi, pf_kernels_amx;
 
 static const struct pf_kernels *const levels[] = {
     &pf_kernels_float_scalar, &pf_kernels_scalar,
@@ -16,6 +16,7 @@ static const struct pf_kernels *const levels[] = {
     &pf_kernels_avxvnni,
     &pf_kernels_float_avx512, &pf_kernels_avx512,
     &pf_kernels_vnni,
+    &pf_kernels_vbmi,
     &pf_kernels_amx,
 };
 enum { N_LEVELS = sizeof levels / sizeof *levels };

@@ -4,10 +4,10 @@
  * see pointers. They are pure functions of their arguments, never allocate, lock or fail, and may run on any thread.
  *
  * Every instruction set fills `const struct pf_kernels` tables; a NULL entry means "inherit from below".
- * pf_kernels_resolve copies scalar, AVX2, AVX2 with VNNI, AVX-512, AVX-512 with VNNI, and AMX in that order into the
- * model's own table, so there is no global state and a test can ask for any level. The need of a table is 0 (scalar),
- * AVX2, AVX2 | AVXVNNI, AVX2 | AVX512, these two with VNNI, or these three with AMX. What AVX2 with VNNI fills, AVX-512
- * fills too: a CPU that has both uses the wider vectors.
+ * pf_kernels_resolve copies scalar, AVX2, AVX2 with VNNI, AVX-512, AVX-512 with VNNI, that with VBMI, and AMX in that
+ * order into the model's own table, so there is no global state and a test can ask for any level. The need of a table
+ * is 0 (scalar), AVX2, AVX2 | AVXVNNI, AVX2 | AVX512, these two with VNNI, or these three with VBMI or AMX. What AVX2
+ * with VNNI fills, AVX-512 fills too: a CPU that has both uses the wider vectors.
  *
  * THE CONTRACT: every level gives the same bits. The order of every float operation is fixed (docs/numerics.md); the
  * scalar C in ref/ and generic/ is its definition. Nothing is compiled with contraction or fast-math; a fused

@@ -75,7 +75,7 @@ static void log_warnings(void *ctx, enum pf_log_level level, const char *text)
 static uint32_t isa_mask(int level)
 {
     static const uint32_t bits[] = { PF_ISA_SCALAR, PF_ISA_AVX2, PF_ISA_AVXVNNI, PF_ISA_AVX512, PF_ISA_VNNI,
-                                     PF_ISA_AMX };
+                                     PF_ISA_VBMI, PF_ISA_AMX };
     if (level == ISA_AMX)
         return PF_ISA_ALL;
     uint32_t mask = 0;

@@ -118,7 +118,7 @@ static const struct opt table[] = {
       "with --plan: how fast the drive is read (default: it is measured on the model's file)" },
     { GROUP_MACHINE, 0, "kv", CHOICE, "i16|f32|q8_0", AT(kv), 0, 0, "PFMOE_KV", false,
       "type of keys and values in memory (default i16)" },
-    { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avxvnni|avx512|vnni|amx", AT(isa), 0, 0, "PFMOE_ISA", false,
+    { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avxvnni|avx512|vnni|vbmi|amx", AT(isa), 0, 0, "PFMOE_ISA", false,
       "use no instructions above this level, to look for a fault; all levels give the same bits" },
 
     { GROUP_EXPERTS, 0, "postfetch", CHOICE, "0|1", AT(postfetch), 0, 0, "PFMOE_POSTFETCH_ENABLE", false,

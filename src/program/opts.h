@@ -67,7 +67,7 @@ struct settings {
     int64_t pieces;                         /* seed; UNSET: the whole at once */
 };
 
-enum { ISA_SCALAR, ISA_AVX2, ISA_AVXVNNI, ISA_AVX512, ISA_VNNI, ISA_AMX };
+enum { ISA_SCALAR, ISA_AVX2, ISA_AVXVNNI, ISA_AVX512, ISA_VNNI, ISA_VBMI, ISA_AMX };
 enum { THINK_AUTO, THINK_ON, THINK_OFF };
 enum { KV_I16, KV_F32, KV_Q8_0 };
 enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */

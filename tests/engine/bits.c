@@ -110,6 +110,7 @@ int main(int argc, char **argv)
         { "AVX2 with VNNI, by 5",   1, 512, 0,   5,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVXVNNI },
         { "AVX-512 without VNNI",   1, 512, 0,   0,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
         { "AVX-512, by 5",          1, 512, 0,   5,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
+        { "without VBMI, by 1",     1, 512, 0,   1,  ~(unsigned)PF_ISA_VBMI },
         { "without AMX",            1, 512, 0,   5,  ~(unsigned)PF_ISA_AMX },
     };
     static const struct way usual = { "as usual", 1, 512, 0, 0, PF_ISA_ALL };
