@@ -1,4 +1,6 @@
 /* Attention in whole numbers for AMX; everything else is inherited. See attn_amx.h. */
+#include "kernels/x86/avx512_lanes.h"
+
 #include "kernels/x86/attn_amx.h"
 #include "pfmoe.h"
 

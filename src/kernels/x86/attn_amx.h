@@ -1,5 +1,5 @@
 /* Attention in whole numbers with AMX: one chunk against up to 64 queries, a block of 64 positions and eight queries at
- * a time. Weights are made as with VNNI (attn_vnni.h). Right operands lie in memory as pf_i16.h lays out vectors:
+ * a time. Weights are made as with VNNI (attn_by_16.h). Right operands lie in memory as pf_i16.h lays out vectors:
  *
  *     scores   [queries][64 elements] times [64 elements][16 keys]       a vector of 16 keys is a row of the second
  *     values   [queries][64 weights] times [64 positions][16 elements]   a vector of 16 elements is a row
@@ -16,6 +16,7 @@
 #ifndef PF_ATTN_AMX_H
 #define PF_ATTN_AMX_H
 
+#include "kernels/x86/attn_by_16.h"
 #include "kernels/x86/attn_vnni.h"
 
 enum {
@@ -35,7 +36,7 @@ struct amx_left {
 struct attn_amx {
     struct amx_left q[AMX_GROUPS][AMX_SLICES], w;
     _Alignas(64) int32_t c[4][AMX_ROWS][16];     /* sums of four vectors */
-    _Alignas(64) float y[AMX_TOGETHER][PF_I16_BLOCK];    /* see attn_ys; of what is not seen -inf */
+    _Alignas(64) float y[AMX_TOGETHER][PF_I16_BLOCK];    /* see attn_ys_of; of what is not seen -inf */
     float mc[AMX_TOGETHER], fresh[AMX_TOGETHER];         /* the largest y of the block; the factor of its sums. Of a
                                                             query that sees nothing of it anything */
     struct attn_sums sums;
@@ -202,7 +203,7 @@ static void amx_tops(const struct pf_attn_i16_args *a, struct attn_amx *s, const
             continue;
         for (int u = 0; u < 4; u++)
             c[u] = amx_sum(s, u, j);
-        attn_ys(a, k, i + j, c, y);
+        attn_ys_of(a, k, i + j, c, y);
         s->mc[j] = attn_top(y, attn_bits(seen[j]));
         for (int u = 0; u < 4; u++)
             _mm512_store_ps(s->y[j] + 16 * u, y[u]);

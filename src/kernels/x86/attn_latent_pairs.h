@@ -6,10 +6,7 @@
 #ifndef PF_ATTN_LATENT_PAIRS_H
 #define PF_ATTN_LATENT_PAIRS_H
 
-#include "base/pf_latent.h"
 #include "kernels/x86/attn_pairs.h"
-
-enum { LATENT_WORDS = 2 * PF_LATENT_PLANE };         /* bytes from an element's words to those four elements on */
 
 /* In the caller's scratch. */
 struct attn_latent {
@@ -71,13 +68,10 @@ static void latent_scores(const int16_t *pairs, const int16_t *q, int n, int n_q
 
 /* ---- Weights --------------------------------------------------------------------------------------------------- */
 
-/* Sixteen weights as floats of 2^23 and more, positions 0 to 7 and 8 to 15, to wh and wl. */
-ATTN_INLINE void latent_put_weights(__m256 a, __m256 b, int16_t *wh, int16_t *wl)
+/* Sixteen weights, positions 0 to 7 and 8 to 15, to wh and wl. */
+ATTN_INLINE void latent_put_weights(__m256i a, __m256i b, int16_t *wh, int16_t *wl)
 {
-    const __m256i low = _mm256_set1_epi32(0xffff);
-    __m256i w = _mm256_packus_epi32(_mm256_and_si256(_mm256_castps_si256(a), low),
-                                    _mm256_and_si256(_mm256_castps_si256(b), low));
-    w = _mm256_permute4x64_epi64(w, 0xd8);
+    __m256i w = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
     _mm256_storeu_si256((__m256i *)(void *)wh, _mm256_srli_epi16(w, 8));
     _mm256_storeu_si256((__m256i *)(void *)wl, _mm256_and_si256(w, _mm256_set1_epi16(255)));
 }
@@ -89,6 +83,7 @@ static void latent_weigh(const struct pf_attn_latent_args *a, struct attn_latent
     const float *scale = (const float *)(const void *)(block + pf_latent_scales(a->hd_k, 0));
     const float *sp = scale + PF_I16_BLOCK, *lsv = sp + PF_I16_BLOCK, *rsv = lsv + PF_I16_BLOCK;
     __m256 y[ATTN_EIGHTS];
+    __m256i w[ATTN_EIGHTS];
     for (int j = 0; j < ATTN_EIGHTS; j++) {
         const void *c = s->pairs.c[i] + 8 * j, *cp = s->cp[i] + 8 * j;
         y[j] = _mm256_loadu_ps(lsv + 8 * j);
@@ -96,9 +91,9 @@ static void latent_weigh(const struct pf_attn_latent_args *a, struct attn_latent
             y[j] = attn_y(_mm256_loadu_si256(cp), sp + 8 * j, a->cqp[i], y[j]);
         y[j] = attn_y(_mm256_loadu_si256(c), scale + 8 * j, a->cq[i], y[j]);
     }
-    attn_weights(&s->pairs.sums, i, y, seen, rsv);
+    attn_weights(&s->pairs.sums, i, y, seen, rsv, w);
     for (int j = 0; j < ATTN_EIGHTS; j += 2)
-        latent_put_weights(y[j], y[j + 1], s->pairs.w[i][0] + 8 * j, s->pairs.w[i][1] + 8 * j);
+        latent_put_weights(w[j], w[j + 1], s->pairs.w[i][0] + 8 * j, s->pairs.w[i][1] + 8 * j);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* Attention to a latent in whole numbers with VNNI: one chunk against up to 64 queries, a block of 64 positions at a
  * time (base/pf_latent.h). Steps and sums are those of attn_vnni.h; its vectors of values are made of the words first:
  *
- *     scores   tiles of QT queries times vectors of 16 positions, of both parts    -> c, cp [query][64]
+ *     scores   tiles of QT queries times vectors of positions, of both parts       -> c, cp [query][64]
  *     values   16 words, 4 x 4 lanes of 16 bytes and within each 4 x 4 bytes transposed, once for all queries
  *
  *         words of elements 4E ..      | E, positions 0..3 | E, 4..7 | E, 8..11 | E, 12..15 |   of E = 4m .. 4m + 3
@@ -11,10 +11,7 @@
 #ifndef PF_ATTN_LATENT_VNNI_H
 #define PF_ATTN_LATENT_VNNI_H
 
-#include "base/pf_latent.h"
 #include "kernels/x86/attn_vnni.h"
-
-enum { LATENT_WORDS = 2 * PF_LATENT_PLANE };         /* bytes from an element's words to those four elements on */
 
 /* In the caller's scratch. */
 struct attn_latent {
@@ -42,11 +39,13 @@ struct latent_ahead {
     int           lines;         /* for a vector of the present block */
 };
 
-ATTN_INLINE void latent_fetch(struct latent_ahead *f, int n_v)
+/* On the way through n_v vectors from number v: once for each 32 positions, as their first ones are read. */
+ATTN_INLINE void latent_fetch(struct latent_ahead *f, int v, int n_v)
 {
-    if (!f->at)
+    int n = n_v * LANES > PF_LATENT_RUN ? 2 : 1;
+    if (!f->at || v * LANES % PF_LATENT_RUN != 0)
         return;
-    for (int i = 0; i < f->lines * n_v; i++, f->at += 64)
+    for (int i = 0; i < f->lines * n; i++, f->at += 64)
         attn_fetch_line(f->at);
 }
 
@@ -54,46 +53,39 @@ ATTN_INLINE void latent_fetch(struct latent_ahead *f, int n_v)
 ATTN_INLINE void latent_scores_tile(const struct latent_part *t, struct latent_ahead *ahead, int i, const int n_q,
                                     int v, const int n_v)
 {
-    const __m512i bias = _mm512_set1_epi8(-128);
-    const int8_t *q = t->q + (size_t)i * t->stride, *at[4];
+    const int8_t *q = t->q + (size_t)i * t->stride, *at[ATTN_NV_MAX];
     size_t n = (size_t)t->n;
-    __m512i upper[ATTN_QT][4], middle[ATTN_QT][4];
-    for (int u = 0; u < n_v; u++)
-        at[u] = t->words + (size_t)((v + u) / 2) * t->run + (v + u) % 2 * 64;
+    vi sum[ATTN_QT][ATTN_NV_MAX][ATTN_SUMS];
+    for (int u = 0, p = v * LANES; u < n_v; u++, p += LANES)
+        at[u] = t->words + (size_t)(p / PF_LATENT_RUN) * t->run + p % PF_LATENT_RUN * 4;
     for (int j = 0; j < n_q; j++)
-        for (int u = 0; u < n_v; u++) {
-            upper[j][u] = _mm512_set1_epi32(-t->less[i + j][0]);
-            middle[j][u] = _mm512_set1_epi32(-t->less[i + j][1]);
-        }
+        for (int u = 0; u < n_v; u++)
+            attn_start(sum[j][u], -t->less[i + j][0], -t->less[i + j][1]);
     for (size_t e = 0; e < n; e += 4) {
-        __m512i kh[4], kl[4];
-        latent_fetch(ahead, n_v / 2);
+        vi kh[ATTN_NV_MAX], kl[ATTN_NV_MAX];
+        latent_fetch(ahead, v, n_v);
         for (int u = 0; u < n_v; u++) {
             const int8_t *word = at[u] + e / 4 * LATENT_WORDS;
-            kh[u] = _mm512_xor_si512(_mm512_loadu_si512(word), bias);
-            kl[u] = _mm512_xor_si512(_mm512_loadu_si512(word + PF_LATENT_PLANE), bias);
+            kh[u] = attn_key(word);
+            kl[u] = attn_key(word + PF_LATENT_PLANE);
         }
         for (int j = 0; j < n_q; j++) {
-            __m512i qh = attn_word(q + (size_t)j * t->stride + e), ql = attn_word(q + (size_t)j * t->stride + n + e);
-            for (int u = 0; u < n_v; u++) {
-                upper[j][u] = _mm512_dpbusd_epi32(upper[j][u], kh[u], qh);
-                middle[j][u] = _mm512_dpbusd_epi32(middle[j][u], kl[u], qh);
-                middle[j][u] = _mm512_dpbusd_epi32(middle[j][u], kh[u], ql);
-            }
+            vi qh = attn_word(q + (size_t)j * t->stride + e), ql = attn_word(q + (size_t)j * t->stride + n + e);
+            for (int u = 0; u < n_v; u++)
+                attn_multiply(sum[j][u], kh[u], kl[u], qh, ql);
         }
     }
     for (int j = 0; j < n_q; j++)
         for (int u = 0; u < n_v; u++)
-            _mm512_storeu_si512(t->c[i + j] + (v + u) * 16,
-                                _mm512_add_epi32(_mm512_slli_epi32(upper[j][u], 8), middle[j][u]));
+            vi_store(t->c[i + j] + (v + u) * LANES, attn_total(sum[j][u]));
 }
 
 static void latent_scores(const struct latent_part *t, struct latent_ahead *ahead, int i, int n)
 {
-    for (int v = 0; n == ATTN_QT && v < 4; v += 2)
-        latent_scores_tile(t, ahead, i, ATTN_QT, v, 2);
-    if (n == 1)
-        latent_scores_tile(t, ahead, i, 1, 0, 4);
+    for (int v = 0; n == ATTN_QT && v < ATTN_VECTORS; v += ATTN_NV)
+        latent_scores_tile(t, ahead, i, ATTN_QT, v, ATTN_NV);
+    for (int v = 0; n == 1 && v < ATTN_VECTORS; v += ATTN_NV_MAX)
+        latent_scores_tile(t, ahead, i, 1, v, ATTN_NV_MAX);
 }
 
 /* ---- Weights --------------------------------------------------------------------------------------------------- */
@@ -104,40 +96,19 @@ static void latent_weigh(const struct pf_attn_latent_args *a, struct attn_latent
 {
     const float *scale = (const float *)(const void *)(block + pf_latent_scales(a->hd_k, 0));
     const float *sp = scale + PF_I16_BLOCK, *lsv = sp + PF_I16_BLOCK, *rsv = lsv + PF_I16_BLOCK;
-    __m512 y[4];
-    __m512i w[4];
-    for (int j = 0; j < 4; j++) {
-        y[j] = _mm512_loadu_ps(lsv + 16 * j);
+    vf y[ATTN_VECTORS];
+    vi w[ATTN_VECTORS];
+    for (int j = 0; j < ATTN_VECTORS; j++) {
+        y[j] = vf_load(lsv + LANES * j);
         if (a->hd_k > a->hd_v)
-            y[j] = attn_y(_mm512_loadu_si512(s->cp[i] + 16 * j), sp + 16 * j, a->cqp[i], y[j]);
-        y[j] = attn_y(_mm512_loadu_si512(s->vnni.c[i] + 16 * j), scale + 16 * j, a->cq[i], y[j]);
+            y[j] = attn_y(vi_load(s->cp[i] + LANES * j), sp + LANES * j, a->cqp[i], y[j]);
+        y[j] = attn_y(vi_load(s->vnni.c[i] + LANES * j), scale + LANES * j, a->cq[i], y[j]);
     }
-    attn_weights(&s->vnni.sums, i, y, attn_bits(span), rsv, w);
-    for (int j = 0; j < 4; j++) {
-        __m128i upper = _mm512_cvtepi32_epi8(_mm512_srli_epi32(w[j], 8)), lower = _mm512_cvtepi32_epi8(w[j]);
-        _mm_storeu_si128((__m128i *)(void *)(s->vnni.w[i][0] + 16 * j), upper);
-        _mm_storeu_si128((__m128i *)(void *)(s->vnni.w[i][1] + 16 * j), lower);
-    }
+    attn_weights(&s->vnni.sums, i, y, span, rsv, w);
+    latent_planes(w, s->vnni.w[i][0], s->vnni.w[i][1]);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
-
-/* 16 positions of 16 elements, one plane: words at `from` become four vectors, `step` bytes apart. */
-ATTN_INLINE void latent_transpose(const int8_t *from, int8_t *to, size_t step)
-{
-    const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    __m512i x[4], out[4];
-    for (int i = 0; i < 4; i++)
-        x[i] = _mm512_loadu_si512(from + i * LATENT_WORDS);
-    __m512i a = _mm512_shuffle_i32x4(x[0], x[1], 0x44), b = _mm512_shuffle_i32x4(x[0], x[1], 0xee);
-    __m512i c = _mm512_shuffle_i32x4(x[2], x[3], 0x44), d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
-    out[0] = _mm512_shuffle_i32x4(a, c, 0x88);
-    out[1] = _mm512_shuffle_i32x4(a, c, 0xdd);
-    out[2] = _mm512_shuffle_i32x4(b, d, 0x88);
-    out[3] = _mm512_shuffle_i32x4(b, d, 0xdd);
-    for (size_t g = 0; g < 4; g++)
-        _mm512_store_si512(to + g * step, _mm512_shuffle_epi8(out[g], bytes));
-}
 
 /* The block's values as attn_values_tile reads them: [16 groups of 4 positions][hd_v / 16][plane][16][4]. */
 static void latent_values(const struct pf_attn_latent_args *a, struct attn_latent *s, const int8_t *block)

@@ -13,9 +13,9 @@
 #ifndef PF_ATTN_PAIRS_H
 #define PF_ATTN_PAIRS_H
 
-#include "kernels/x86/attn_sums.h"
+#include "kernels/x86/attn_by_8.h"
 
-enum { ATTN_EIGHTS = PF_I16_BLOCK / 8, ATTN_PAIRS = PF_I16_BLOCK / 2, ATTN_GROUPS = PF_I16_BLOCK / LANES };
+enum { ATTN_PAIRS = PF_I16_BLOCK / 2, ATTN_GROUPS = PF_I16_BLOCK / LANES };
 
 struct attn_pairs {
     int16_t pairs[PF_I16_BLOCK * 2 * PF_I16_HEAD_MAX];               /* of keys, then of values */
@@ -61,13 +61,6 @@ ATTN_INLINE void attn_fetch_words(const int8_t *next, ptrdiff_t at)
         attn_fetch_line(next + at + PF_I16_PLANE);
 }
 
-/* Keeps x in a register: the compiler would rather read an operand again for each query, and spill sums for it. */
-ATTN_INLINE vi attn_hold(vi x)
-{
-    __asm__("" : "+v"(x));
-    return x;
-}
-
 /* Sums of a tile of n_q queries, in two groups: x and y of the first query lie at q and q + other, of the next one
  * `stride` further on; what they multiply lies at `at` and at + group. */
 ATTN_INLINE void attn_tile(const int16_t *at, size_t group, int n_pairs, const int16_t *q, size_t stride, size_t other,
@@ -98,12 +91,6 @@ ATTN_INLINE void attn_key_pairs(vi h, vi l, vi out[4])
     out[1] = attn_even(l);
     out[2] = attn_odd(h);
     out[3] = attn_odd(l);
-}
-
-/* Where group number u of the words of element e begins. */
-ATTN_INLINE const int8_t *attn_keys_at(const int8_t *k, int hd, int u, int e)
-{
-    return k + ((size_t)(u * LANES / 16) * (size_t)(hd / 4) + (size_t)(e / 4)) * ATTN_VECTOR + u * LANES % 16 * 4;
 }
 
 static void attn_expand_keys(struct attn_pairs *s, const int8_t *k, const int8_t *next, int hd)
@@ -170,100 +157,24 @@ static void attn_scores_one(const struct pf_attn_i16_args *a, struct attn_pairs 
 
 /* ---- Weights --------------------------------------------------------------------------------------------------- */
 
-ATTN_INLINE __m256 attn_exp2(__m256 x)
+/* Sixteen weights, positions 0 to 7 and 8 to 15, to pairs of wh and of wl. */
+ATTN_INLINE void attn_put_weights(__m256i a, __m256i b, int16_t *wh, int16_t *wl)
 {
-    const __m256 shift = _mm256_set1_ps(0x1.8p23f);
-    x = _mm256_max_ps(x, _mm256_set1_ps(-125.0f));
-    __m256 t = _mm256_add_ps(x, shift), r = _mm256_sub_ps(x, _mm256_sub_ps(t, shift));
-    __m256 p = _mm256_set1_ps(0x1.5c08e6p-10f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3d0c52p-7f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b6e6p-5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf918p-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e428p-1f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    __m256i y = _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23), _mm256_castps_si256(p));
-    return _mm256_castsi256_ps(y);
-}
-
-ATTN_INLINE float attn_max(__m256 x)
-{
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-
-/* Words of keys to positions: the scores of 32 positions. Word 4 a + i of vector h is position 8 i + 4 h + a. */
-ATTN_INLINE void attn_in_order(const int32_t *c, __m256i out[4])
-{
-    __m256i x[4];
-    for (int a = 0; a < 4; a++)
-        x[a] = _mm256_inserti128_si256(
-            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(c + 4 * a))),
-            _mm_loadu_si128((const __m128i *)(const void *)(c + 16 + 4 * a)), 1);
-    __m256i p = _mm256_unpacklo_epi32(x[0], x[1]), q = _mm256_unpacklo_epi32(x[2], x[3]);
-    __m256i r = _mm256_unpackhi_epi32(x[0], x[1]), s = _mm256_unpackhi_epi32(x[2], x[3]);
-    out[0] = _mm256_unpacklo_epi64(p, q);
-    out[1] = _mm256_unpackhi_epi64(p, q);
-    out[2] = _mm256_unpacklo_epi64(r, s);
-    out[3] = _mm256_unpackhi_epi64(r, s);
-}
-
-/* All ones for the positions of `seen` among eight from p on. */
-ATTN_INLINE __m256 attn_mask(struct attn_span seen, int p)
-{
-    __m256i at = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(p));
-    __m256i from = _mm256_cmpgt_epi32(at, _mm256_set1_epi32(seen.lo - 1));
-    return _mm256_castsi256_ps(_mm256_and_si256(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(seen.hi), at)));
-}
-
-/* Sixteen weights as floats of 2^23 and more, positions 0 to 7 and 8 to 15, to pairs of wh and of wl. */
-ATTN_INLINE void attn_put_weights(__m256 a, __m256 b, int16_t *wh, int16_t *wl)
-{
-    __m256i low = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0xffff));
-    __m256i w = _mm256_or_si256(low, _mm256_slli_epi32(_mm256_castps_si256(b), 16));
+    __m256i w = _mm256_or_si256(a, _mm256_slli_epi32(b, 16));
     _mm256_storeu_si256((__m256i *)(void *)wh, _mm256_srli_epi16(w, 8));
     _mm256_storeu_si256((__m256i *)(void *)wl, _mm256_and_si256(w, _mm256_set1_epi16(255)));
-}
-
-/* fmaf((float)c * scale, factor, y) for 8 positions. */
-ATTN_INLINE __m256 attn_y(__m256i c, const float *scale, float factor, __m256 y)
-{
-    return _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(c), _mm256_loadu_ps(scale)), _mm256_set1_ps(factor), y);
-}
-
-/* From all positions' y the weights of query i, which sees the positions of `seen`: as floats of 2^23 and more. */
-ATTN_INLINE void attn_weights(struct attn_sums *s, int i, __m256 y[ATTN_EIGHTS], struct attn_span seen,
-                              const float *rsv)
-{
-    __m256 top = _mm256_set1_ps(-INFINITY), zc = _mm256_setzero_ps();
-    for (int j = 0; j < ATTN_EIGHTS; j++) {
-        y[j] = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), y[j], attn_mask(seen, 8 * j));
-        top = _mm256_max_ps(top, y[j]);
-    }
-    float mc = attn_max(top);
-    for (int j = 0; j < ATTN_EIGHTS; j++) {
-        __m256 mask = attn_mask(seen, 8 * j);
-        y[j] = _mm256_and_ps(attn_exp2(_mm256_sub_ps(y[j], _mm256_set1_ps(mc))), mask);
-        zc = _mm256_fmadd_ps(y[j], _mm256_and_ps(_mm256_loadu_ps(rsv + 8 * j), mask), zc);
-        y[j] = _mm256_fmadd_ps(y[j], _mm256_set1_ps(PF_I16_WEIGHT), _mm256_set1_ps(0x1p23f));
-    }
-    attn_enter(s, i, mc, zc);
 }
 
 /* The weights of query i, which sees the positions of `seen`. */
 static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *k, const int8_t *v, int i,
                        struct attn_span seen)
 {
-    const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
-    __m256i c[ATTN_EIGHTS];
     __m256 y[ATTN_EIGHTS];
-    attn_in_order(s->c[i], c);
-    attn_in_order(s->c[i] + 32, c + 4);
-    for (int j = 0; j < ATTN_EIGHTS; j++)
-        y[j] = attn_y(c[j], sk + 8 * j, a->cq[i], _mm256_loadu_ps(lsv + 8 * j));
-    attn_weights(&s->sums, i, y, seen, (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)));
+    __m256i w[ATTN_EIGHTS];
+    attn_ys(a, k, i, s->c[i], y);
+    attn_weights(&s->sums, i, y, seen, (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)), w);
     for (int j = 0; j < ATTN_EIGHTS; j += 2)
-        attn_put_weights(y[j], y[j + 1], s->w[i][0] + 8 * j, s->w[i][1] + 8 * j);
+        attn_put_weights(w[j], w[j + 1], s->w[i][0] + 8 * j, s->w[i][1] + 8 * j);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
@@ -277,12 +188,6 @@ ATTN_INLINE void attn_value_pairs(vi h, vi l, vi out[4])
     out[1] = vi_sar16(even, 8);
     out[2] = vi_add16(odd, attn_odd(l));
     out[3] = attn_odd(h);
-}
-
-/* Group number u of the elements, word number `word` of the positions. */
-ATTN_INLINE const int8_t *attn_values_at(const int8_t *v, int hd, int u, int word)
-{
-    return v + ((size_t)word * (size_t)(hd / 16) + (size_t)(u * LANES / 16)) * ATTN_VECTOR + u * LANES % 16 * 4;
 }
 
 static void attn_expand_values(struct attn_pairs *s, const int8_t *v, const int8_t *next, int hd)

@@ -1,5 +1,6 @@
 /* Attention in whole numbers: what a query carries from block to block of a chunk, and how a block enters it
- * (docs/numerics.md). For the kernels of attn_pairs.h and attn_vnni.h; AVX2 and FMA. */
+ * (docs/numerics.md); where vectors of LANES words lie. For the kernels of attn_pairs.h and attn_vnni.h, after a lanes
+ * header; AVX2 and FMA. */
 #ifndef PF_ATTN_SUMS_H
 #define PF_ATTN_SUMS_H
 
@@ -7,12 +8,32 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/pf_i16.h"
+#include "base/pf_latent.h"
 #include "kernels/kernels.h"
 
 #define ATTN_INLINE static inline __attribute__((always_inline))
 
 enum { ATTN_QT = 4, ATTN_VECTOR = 2 * PF_I16_PLANE };    /* queries of a tile; bytes of a vector of both planes */
+enum { LATENT_WORDS = 2 * PF_LATENT_PLANE };         /* of a latent: bytes from an element's words to those four on */
+
+/* Keeps x in a register: the compiler would rather read an operand again for each query, and spill sums for it. */
+ATTN_INLINE vi attn_hold(vi x)
+{
+    __asm__("" : "+v"(x));
+    return x;
+}
+
+/* Where vector number u of the keys' words of element e begins. */
+ATTN_INLINE const int8_t *attn_keys_at(const int8_t *k, int hd, int u, int e)
+{
+    return k + ((size_t)(u * LANES / 16) * (size_t)(hd / 4) + (size_t)(e / 4)) * ATTN_VECTOR + u * LANES % 16 * 4;
+}
+
+/* Vector number u of the elements, word number `word` of the positions. */
+ATTN_INLINE const int8_t *attn_values_at(const int8_t *v, int hd, int u, int word)
+{
+    return v + ((size_t)word * (size_t)(hd / 16) + (size_t)(u * LANES / 16)) * ATTN_VECTOR + u * LANES % 16 * 4;
+}
 
 /* old and gain: the factors of acc and of the present block's sums. */
 struct attn_sums {
@@ -64,6 +85,13 @@ ATTN_INLINE void attn_fetch(const int8_t **at, int step)
     if (step == ATTN_VECTOR)
         attn_fetch_walk(*at + 64);
     *at += step;
+}
+
+/* attn_fetch on the way through vector number u: with the first half of a vector for the other one, too. */
+ATTN_INLINE void attn_fetch_whole(const int8_t **at, int step, int u)
+{
+    if (u * LANES % 16 == 0)
+        attn_fetch(at, step);
 }
 
 /* What comes after the block at position `at`: the last query sees the most. Scales are fetched at once. */

@@ -22,6 +22,7 @@ LANE_FN vi vi_set1(int32_t a)                    { return _mm256_set1_epi32(a); 
 LANE_FN vi vi_load(const void *p)                { return _mm256_loadu_si256(p); }
 LANE_FN vi vi_and(vi a, vi b)                    { return _mm256_and_si256(a, b); }
 LANE_FN vi vi_or(vi a, vi b)                     { return _mm256_or_si256(a, b); }
+LANE_FN vi vi_xor(vi a, vi b)                    { return _mm256_xor_si256(a, b); }
 LANE_FN vi vi_add(vi a, vi b)                    { return _mm256_add_epi32(a, b); }
 LANE_FN vi vi_max(vi a, vi b)                    { return _mm256_max_epi32(a, b); }
 LANE_FN vi vi_min(vi a, vi b)                    { return _mm256_min_epi32(a, b); }
@@ -130,12 +131,14 @@ enum { LANES_S8_BIAS = 128 };
 
 LANE_FN vi vi_signed_codes(vi w)                 { return _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)); }
 
+LANE_FN vi vi_dot4(vi s, vi u, vi x)             { return _mm256_dpbusd_avx_epi32(s, u, x); }
+
 LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, vi *sum)
 {
     (void)adds;
     for (int k = 0; k < n_k; k++)
         for (int a = 0; a < n_a; a++)
-            sum[a] = _mm256_dpbusd_avx_epi32(sum[a], w[k], lane_bytes4(x[a] + at + 4 * k));
+            sum[a] = vi_dot4(sum[a], w[k], lane_bytes4(x[a] + at + 4 * k));
 }
 
 LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, vi *sum)

@@ -1,6 +1,9 @@
-/* Products of quantised weights for AVX2 with AVX-VNNI; everything else is inherited. See mul_quant.h. */
+/* Products of quantised weights and attention in whole numbers for AVX2 with AVX-VNNI; floats are inherited. See
+ * mul_quant.h, attn_vnni.h, attn_latent_vnni.h. */
 #include "kernels/x86/avx2_lanes.h"
 
+#include "kernels/x86/attn_by_8.h"
+#include "kernels/x86/attn_latent_vnni.h"
 #include "kernels/x86/mul_types.h"
 #include "pfmoe.h"
 
@@ -11,4 +14,6 @@ const struct pf_kernels pf_kernels_avxvnni = {
     .need = PF_ISA_AVX2 | PF_ISA_AVXVNNI,
     .vec = { QUANT_ENTRIES(vec) },
     .tile = { QUANT_ENTRIES(tile) },
+    .attn_i16 = attn_i16_vnni,
+    .attn_latent = attn_latent_vnni,
 };

@@ -2,6 +2,7 @@
  * mul_quant.h, mul_float.h, attn_vnni.h. */
 #include "kernels/x86/avx512_lanes.h"
 
+#include "kernels/x86/attn_by_16.h"
 #include "kernels/x86/attn_latent_vnni.h"
 #include "kernels/x86/mul_types.h"
 #include "pfmoe.h"
