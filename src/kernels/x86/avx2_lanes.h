@@ -79,8 +79,19 @@ LANE_FN __m256i lane_first(int n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-LANE_FN vf vf_load_n(const float *p, int n)      { return _mm256_maskload_ps(p, lane_first(n)); }
-LANE_FN void vf_store_n(float *p, vf a, int n)   { _mm256_maskstore_ps(p, lane_first(n), a); }
+/* All lanes as a rule: AMD's processors take a masked store apart into dozens of steps. */
+LANE_FN vf vf_load_n(const float *p, int n)
+{
+    return n == LANES ? _mm256_loadu_ps(p) : _mm256_maskload_ps(p, lane_first(n));
+}
+
+LANE_FN void vf_store_n(float *p, vf a, int n)
+{
+    if (n == LANES)
+        _mm256_storeu_ps(p, a);
+    else
+        _mm256_maskstore_ps(p, lane_first(n), a);
+}
 
 LANE_FN vf vf_fma_n(vf a, vf b, vf c, int n)
 {
