@@ -125,19 +125,34 @@ static void check_collisions(void)
     CHECK(hostile < allowed(honest), "%.2f s against %.2f s", hostile, honest);
 }
 
-/* Texts that differ in few bits, all lengths, and numbers in rows: no two of many should have one hash, and no slot of
- * a table of twice as many more than a few. */
+enum { N_HASHED = 4096, SLOTS = 8192 };
+
+/* Of numbers in a row. */
+static int fullest_slot(const struct pf_hash_key *key)
+{
+    int used[SLOTS] = { 0 }, most = 0;
+    for (uint64_t i = 1; i < N_HASHED; i++) {
+        int *slot = &used[pf_hash_word(key, i << 32 | 7) % SLOTS];
+        most = ++*slot > most ? *slot : most;
+    }
+    return most;
+}
+
+/* Texts that differ in few bits, all lengths: no two of many should have one hash. Numbers in rows: no slot of a table
+ * of twice as many should have more than a few. One key in two thousand puts more of them there, which is what a factor
+ * drawn at random may do, so two of nine keys may. */
 static void check_hash(void)
 {
-    enum { N = 4096, SLOTS = 8192 };
-    static uint64_t seen[2][N];
-    static char text[N];
-    static int used[SLOTS];
-    struct pf_hash_key keys[2];
-    int most = 0, moved = 0;
-    for (int k = 0; k < 2; k++)
+    enum { N_KEYS = 9, FEW = 32 };
+    static uint64_t seen[2][N_HASHED];
+    static char text[N_HASHED];
+    struct pf_hash_key keys[N_KEYS];
+    int crowded = 0, moved = 0;
+    for (int k = 0; k < N_KEYS; k++) {
         pf_hash_key_draw(&keys[k]);
-    for (int i = 1; i < N; i++) {
+        crowded += fullest_slot(&keys[k]) >= FEW;
+    }
+    for (int i = 1; i < N_HASHED; i++) {
         text[i] ^= 1;
         for (int k = 0; k < 2; k++)
             seen[k][i] = pf_hash_text(&keys[k], text, (size_t)i);
@@ -145,11 +160,9 @@ static void check_hash(void)
         moved += seen[0][i] != seen[1][i];
         for (int j = 1; j < i; j++)
             CHECK(seen[0][i] != seen[0][j], "texts %d and %d collide", i, j);
-        int *slot = &used[pf_hash_word(&keys[0], (uint64_t)i << 32 | 7) % SLOTS];
-        most = ++*slot > most ? *slot : most;
     }
-    CHECK(moved == N - 1, "%d of %d texts have another hash under another key", moved, N);
-    CHECK(most < 32, "%d of %d numbers in a slot", most, N);
+    CHECK(moved == N_HASHED - 1, "%d of %d texts have another hash under another key", moved, N_HASHED);
+    CHECK(crowded <= 2, "under %d of %d keys a slot has %d of %d numbers or more", crowded, N_KEYS, FEW, N_HASHED);
 }
 
 /* ---- Special tokens ----------------------------------------------------------------------------------------- */
