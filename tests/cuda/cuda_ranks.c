@@ -262,18 +262,22 @@ struct loss {
     int         signal, tenths;                  /* that rank 1 gets, if any, and when */
 };
 
-/* How each has ended within the limit, a shorter one if a rank is to be lost; one that has not is killed. */
+/* How each has ended within the limit, a shorter one from when a rank is lost, whether it has ended or stopped; one
+ * that has not ended is killed. */
 static void wait_all(pid_t *pid, int n, int *status, const struct loss *loss)
 {
-    int left = n, from = loss ? loss->tenths : 0, limit = from + LIMIT_S * (loss ? 10 : 100);
+    int left = n, limit = LIMIT_S * 100;
+    bool is_lost = false;
     for (int tenths = 0; left > 0; tenths++) {
         left = 0;
-        if (loss && loss->signal && tenths == from)
+        if (loss && loss->signal && tenths == loss->tenths)
             kill(pid[1], loss->signal);
         for (int k = 0; k < n; k++) {
-            if (pid[k] > 0 && waitpid(pid[k], &status[k], WNOHANG) == pid[k]) {
-                pid[k] = 0;
-                if (loss)
+            if (pid[k] > 0 && waitpid(pid[k], &status[k], WNOHANG | WUNTRACED) == pid[k]) {
+                pid[k] = WIFSTOPPED(status[k]) ? pid[k] : 0;
+                limit = loss && !is_lost ? tenths + LIMIT_S * 10 : limit;
+                is_lost = true;
+                if (loss && pid[k] == 0)
                     printf("rank %d has ended after %.1f s\n", k, tenths / 10.0);
             }
             if (pid[k] > 0 && tenths > limit)
