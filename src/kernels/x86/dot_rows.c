@@ -63,8 +63,7 @@ GRID_FN void put_dots(struct pf_dots *out, __m256i sums, const struct grid_head 
             scales = halves_of(&h);                                                                               \
         _Pragma("GCC unroll 8")                                                                                   \
         for (int b = 0; b < 8; b++) {                                                                             \
-            __m256i negative = byte_mask(h.signs[b]);                                                             \
-            __m256i q = _mm256_sub_epi8(_mm256_xor_si256(q_of(x, b), negative), negative);                        \
+            __m256i q = with_signs(q_of(x, b), h.signs[b]);                                                       \
             __m256i pairs = _mm256_maddubs_epi16(size_##name(p, &h, b), q);                                       \
             sums[b] = _mm256_madd_epi16(pairs, by_halves ? halves_at(&scales, b) : _mm256_set1_epi16(1));         \
         }                                                                                                         \

@@ -13,9 +13,7 @@ static void put(struct pf_expanded *out, int b, __m256i codes)
 /* Magnitudes, negated where the bit of signs is set, plus the bias, as block b. */
 static void put_signed(struct pf_expanded *out, int b, __m256i magnitude, uint32_t signs, int bias)
 {
-    __m256i negative = byte_mask(signs);
-    __m256i code = _mm256_sub_epi8(_mm256_xor_si256(magnitude, negative), negative);
-    put(out, b, _mm256_add_epi8(code, _mm256_set1_epi8((char)bias)));
+    put(out, b, _mm256_add_epi8(with_signs(magnitude, signs), _mm256_set1_epi8((char)bias)));
 }
 
 static void put_scales(struct pf_expanded *out, const struct grid_head *h, bool by_halves)
@@ -32,7 +30,7 @@ static void put_scales(struct pf_expanded *out, const struct grid_head *h, bool 
         head_##name(p, &h);                                                                        \
         put_scales(out, &h, by_halves);                                                            \
         for (int b = 0; b < 8; b++)                                                                \
-            put_signed(out, b, size_##name(p, &h, b), h.signs[b], bias);                               \
+            put_signed(out, b, size_##name(p, &h, b), h.signs[b], bias);                           \
     }
 
 EXPAND_SIGNED(iq2_xxs, PF_BIAS_IQ2, false)

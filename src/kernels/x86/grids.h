@@ -46,6 +46,13 @@ GRID_FN __m256i byte_mask(uint32_t bits)
     return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
 }
 
+/* Bytes, negated where the bit of signs is set. */
+GRID_FN __m256i with_signs(__m256i v, uint32_t signs)
+{
+    __m256i negative = byte_mask(signs);
+    return _mm256_sub_epi8(_mm256_xor_si256(v, negative), negative);
+}
+
 GRID_FN __m256i grid8(const uint64_t *grid, unsigned i0, unsigned i1, unsigned i2, unsigned i3)
 {
     return _mm256_setr_epi64x((long long)grid[i0], (long long)grid[i1], (long long)grid[i2], (long long)grid[i3]);
