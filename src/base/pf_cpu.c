@@ -19,7 +19,7 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-/* No name for this one either; the first leaf 7 says whether there is a second. */
+/* Older compilers have no name for AVX-VNNI. Leaf 7 of cpuid says in eax whether it has a second part, with its bit. */
 static bool has_avxvnni(void)
 {
     enum { AVX_VNNI = 1 << 4 };

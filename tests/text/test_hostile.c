@@ -127,7 +127,7 @@ static void check_collisions(void)
 
 enum { N_HASHED = 4096, SLOTS = 8192 };
 
-/* Of numbers in a row. */
+/* How many of the numbers in a row the fullest slot of a table gets under a key. */
 static int fullest_slot(const struct pf_hash_key *key)
 {
     int used[SLOTS] = { 0 }, most = 0;

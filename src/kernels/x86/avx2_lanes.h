@@ -1,7 +1,7 @@
 /* Eight rows side by side: the vector operations of mul_quant.h and mul_float.h for AVX2 with FMA and F16C.
  * avx512_lanes.h has the same names and says what each operation does. Include one of them per file.
  *
- * The one #ifdef, as there: with AVX-VNNI four products of bytes are summed by one instruction, exactly. */
+ * The one #ifdef: with AVX-VNNI four products of bytes are summed by one instruction, exactly. */
 #ifndef PF_AVX2_LANES_H
 #define PF_AVX2_LANES_H
 
