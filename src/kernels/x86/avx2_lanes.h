@@ -138,24 +138,9 @@ LANE_FN vi lane_bytes4(const int8_t *x)
 
 #ifdef __AVXVNNI__
 
-enum { LANES_S8_BIAS = 128 };
-
-LANE_FN vi vi_signed_codes(vi w)                 { return _mm256_xor_si256(w, _mm256_set1_epi8((char)0x80)); }
-
 LANE_FN vi vi_dot4(vi s, vi u, vi x)             { return _mm256_dpbusd_avx_epi32(s, u, x); }
 
-LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, vi *sum)
-{
-    (void)adds;
-    for (int k = 0; k < n_k; k++)
-        for (int a = 0; a < n_a; a++)
-            sum[a] = vi_dot4(sum[a], w[k], lane_bytes4(x[a] + at + 4 * k));
-}
-
-LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, vi *sum)
-{
-    lane_dot(n_a, n_k, 1, w, x, at, sum);
-}
+#include "kernels/x86/vnni_lanes.h"
 
 #else
 

@@ -161,25 +161,9 @@ LANE_FN vi lane_bytes4(const int8_t *x)
  * LANES_S8_BIAS is what that added to each. */
 #ifdef __AVX512VNNI__
 
-enum { LANES_S8_BIAS = 128 };
-
-LANE_FN vi vi_signed_codes(vi w)                 { return _mm512_xor_si512(w, _mm512_set1_epi8((char)0x80)); }
-
-/* s + the products of four unsigned bytes by four signed ones. */
 LANE_FN vi vi_dot4(vi s, vi u, vi x)             { return _mm512_dpbusd_epi32(s, u, x); }
 
-LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, vi *sum)
-{
-    (void)adds;
-    for (int k = 0; k < n_k; k++)
-        for (int a = 0; a < n_a; a++)
-            sum[a] = vi_dot4(sum[a], w[k], lane_bytes4(x[a] + at + 4 * k));
-}
-
-LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, vi *sum)
-{
-    lane_dot(n_a, n_k, 1, w, x, at, sum);
-}
+#include "kernels/x86/vnni_lanes.h"
 
 #else
 
