@@ -9,32 +9,13 @@
  *
  * Where the device holds all that was picked, take does not wait, and the device may be layers ahead of the host.
  *
- * One thread of all asks for the host's flag, and tells the others through the device's memory. Reads of one line of
- * the host's memory stand in line, 5 to 6 us each on an H200, and whatever else crosses stands behind them: copies,
- * events, other reads.
+ * One thread of all asks for the host's flag, and tells the others through the device's memory (cu_flag.h).
  *
  * Both kernels are part of captured graphs: they know addresses of flags and buffers, never where an expert lies. */
+#include "kernels/cuda/cu_flag.h"
 #include "kernels/cuda/cu_route.h"
 
 enum { OFFER_THREADS = 1024, TAKE_THREADS = 1024, TAKE_AHEAD = 3, TABLE_THREADS = 256 };
-static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
-
-/* Waits for the host to raise a flag: CU_FLAG_UP, or CU_FLAG_GIVEN_UP after PATIENCE_NS. One thread of all calls it. */
-CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
-{
-    unsigned long long begin = device_ns();
-    uint32_t f = *(const volatile uint32_t *)&flag->up;
-    bool was_up = f != CU_FLAG_DOWN;
-    while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS)
-        f = *(const volatile uint32_t *)&flag->up;
-    *(volatile uint32_t *)&flag->was_up = was_up;
-    *(volatile uint64_t *)&flag->began_ns = begin;
-    *(volatile uint64_t *)&flag->ns = device_ns();
-    if (f == CU_FLAG_UP)
-        return f;
-    *fault = CU_HOST_LATE;
-    return CU_FLAG_GIVEN_UP;
-}
 
 /* By all threads from the first-th on. */
 CU_INLINE void show_x(const struct cu_offer &o, int first)
@@ -59,16 +40,6 @@ CU_INLINE void choose_and_show(const struct cu_offer &o, const struct cu_choice 
         o.host_picks[threadIdx.x] = mine.expert;
         o.host_weights[threadIdx.x] = mine.weight;
     }
-}
-
-CU_INLINE void raise_offer(const struct cu_offer &o)
-{
-    if (threadIdx.x == 0)
-        *(volatile uint64_t *)&o.flag->ns = device_ns();
-    __threadfence_system();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        *(volatile uint32_t *)&o.flag->up = CU_FLAG_UP;
 }
 
 /* Where a pick's expert lies, if the device holds it. */
@@ -119,7 +90,7 @@ offer(const __grid_constant__ struct cu_offer o, const __grid_constant__ struct 
         show_x(o, CHOOSES ? WARP : 0);
     if ((int)threadIdx.x < o.n_picks)
         first = held_at(o, threadIdx.x);
-    raise_offer(o);
+    raise_for_host(o.flag);
     for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS) {
         struct pf_handed h = p == (int)threadIdx.x ? first : held_at(o, p);
         missed |= !h.gate && !(o.elsewhere && o.elsewhere[o.picks[p]]);
