@@ -277,8 +277,9 @@ static double kv_bytes_per_token(const struct running *r)
     return bytes / (t->n_prompt + t->n_gen);
 }
 
-/* Where attention is computed, its keys and values are read: by the GPU in its layers, in the others by the CPU. */
-static struct token_work work_of(const struct running *r, double kv_bytes)
+/* Where attention is computed, its keys and values are read: by the GPU in its layers, in the others by the CPU. Bytes
+ * of them, and those that are far from the GPU, of one sequence. */
+static struct token_work work_of(const struct running *r, double kv_bytes, double far_bytes)
 {
     const struct pf_model_info *info = pf_model_info(r->m);
     double by_gpu = info->n_layers ? (double)info->n_gpu_layers / (double)info->n_layers : 0;
@@ -291,6 +292,8 @@ static struct token_work work_of(const struct running *r, double kv_bytes)
         by_gpu = 1;
     w.gpu_bytes += by_gpu * kv_bytes * r->t->n_sequences;
     w.rest_bytes += (1 - by_gpu) * kv_bytes * r->t->n_sequences;
+    w.far_bytes = far_bytes * r->t->n_sequences;
+    w.gpu_bytes -= w.far_bytes;
     return w;
 }
 
@@ -302,7 +305,7 @@ static double limit_of(const struct running *r, const struct rates *rates, const
 {
     const double MOST_HANDOFF_NS = 10000;        /* slower hand-offs must not lower the limit */
     double handoff = (double)s->handoff_p50_ns < MOST_HANDOFF_NS ? (double)s->handoff_p50_ns : MOST_HANDOFF_NS;
-    struct token_work w = work_of(r, row->kv_bytes_per_token);
+    struct token_work w = work_of(r, row->kv_bytes_per_token, row->far_bytes_per_token);
     if (s->disk_bytes_read > 0 || (r->t->n_prompt && r->t->n_gen))
         return 0;
     if (r->t->n_prompt)
@@ -395,12 +398,14 @@ static int repeat(const struct running *r, struct membw *bw, const struct bench 
     struct rates rates[MAX_REPS], typical;
     if (run_once(r, t->n_gen < WARM_UP ? t->n_gen : WARM_UP) < 0)
         return fail("warm-up failed");
+    pf_stats_get(r->m, &row->stats);
+    bool far = row->stats.far_bytes > 0;
     pf_stats_reset(r->m);
     for (int i = 0; i < o->reps; i++) {
         if (o->progress)
             fprintf(stderr, "%s: run %d of %d\n", row->test, i + 1, (int)o->reps);
         rates_measure(&rates[i], bw, row->threads, on_gpu(info) ? o->gpus.v[0] : -1,
-                      info->gpu_bytes_per_token < info->bytes_per_token, shares(info));
+                      far || info->gpu_bytes_per_token < info->bytes_per_token, far || shares(info));
         double seconds = run_once(r, t->n_gen);
         if (seconds < 0)
             return fail("evaluation failed");

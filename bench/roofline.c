@@ -42,13 +42,12 @@ static double seconds(double bytes, double bytes_s)
 
 double roofline_tok_s(const struct rates *r, const struct token_work *w)
 {
-    double t = seconds(w->gpu_bytes, r->vram);
+    double t = seconds(w->gpu_bytes, r->vram), together = fmin(r->ram + r->pcie, r->joint);
     if (w->shared) {
-        double held = seconds(w->held * w->rest_bytes, r->vram);
-        double missed = seconds((1 - w->held) * w->rest_bytes, fmin(r->ram + r->pcie, r->joint));
-        t += w->handoffs_ns * 1e-9 + fmax(held, missed);
+        double held = seconds(w->held * w->rest_bytes, r->vram), missed = (1 - w->held) * w->rest_bytes;
+        t += w->handoffs_ns * 1e-9 + fmax(held, seconds(missed, together)) + seconds(w->far_bytes, together);
     } else {
-        t += seconds(w->rest_bytes, r->ram);
+        t += seconds(w->rest_bytes, r->ram) + seconds(w->far_bytes, r->pcie);
     }
     return t > 0 && isfinite(t) ? 1 / t : 0;
 }

@@ -1,10 +1,11 @@
 /* The fastest a token could be: what it has to read, and how fast this machine reads it, measured beside the run.
  *
  *     T = what the GPU always reads / B_vram  +  shared layers * hand-off  +  max(held / B_vram, missed / B_missed)
+ *         + far keys and values / B_missed
  *
  * B_missed = min(B_cpu + B_pcie, B_joint): main memory is read by the CPU and by copies to the GPU at once, and has to
  * feed both. Without a GPU, or where it takes whole layers, the rest is the CPU's alone: rest / B_cpu, one after the
- * other. */
+ * other; far keys and values are read over PCIe alone then. */
 #ifndef ROOFLINE_H
 #define ROOFLINE_H
 
@@ -18,7 +19,8 @@ struct rates {
     double joint;                        /* main memory, read by the CPU and by such copies at once */
 };
 
-/* gpu -1: none. beside: the CPU computes, too; copies: experts can cross to the GPU. */
+/* gpu -1: none. beside: the CPU computes, too; copies: experts, or keys and values, can
+ * cross to the GPU. */
 void rates_measure(struct rates *r, struct membw *bw, int n_threads, int gpu, bool beside, bool copies);
 
 /* The bytes and hand-offs of one decoded token. */
@@ -26,6 +28,7 @@ struct token_work {
     double gpu_bytes, rest_bytes;        /* weights that the GPU reads whatever is picked; all other weights */
     bool   shared;                       /* rest_bytes are experts that GPU and CPU share */
     double held;                         /* the fraction of rest_bytes in the GPU's memory */
+    double far_bytes;                    /* keys and values of the GPU's layers that lie in main memory */
     double handoffs_ns;                  /* time of all hand-offs between GPU and CPU */
 };
 

@@ -32,6 +32,11 @@ int main(void)
     slow_bus.pcie = 10e9;                /* the two together are no faster than each for itself */
     t = roofline_tok_s(&slow_bus, &(struct token_work){ .rest_bytes = 140e9, .shared = true });
     CHECK(near(t, 1), "a slow bus: %.3f tok/s", t);
+    t = roofline_tok_s(&machine, &(struct token_work){ .gpu_bytes = 4.4e9, .rest_bytes = 1.5e9, .far_bytes = 3e9,
+                                                       .shared = true });
+    CHECK(near(t, 1 / (1e-3 + 0.01 + 0.02)), "far keys and values, read by both: %.3f tok/s", t);
+    t = roofline_tok_s(&machine, &(struct token_work){ .gpu_bytes = 4.4e9, .far_bytes = 5.5e9 });
+    CHECK(near(t, 1 / (1e-3 + 0.1)), "far keys and values, over PCIe alone: %.3f tok/s", t);
     unknown.joint = 0;
     CHECK(roofline_tok_s(&unknown, &gpt_oss) == 0, "a rate is missing");
     CHECK(near(roofline_tok_s(&unknown, &cut), 1 / (1e-3 + 0.1)), "a rate is missing that nobody needs");
