@@ -234,6 +234,24 @@ struct pf_attention_op {
                                              its keys are seen without being chosen */
 };
 
+/* Partials (docs/numerics.md, "Attention in whole numbers") of the chunks [first, end) of PF_KV_I16 with values apart,
+ * which every query sees whole. Queries are numbered KV head by KV head, n_q of each: row by row, and of a row the
+ * query heads that share the KV head. */
+struct pf_partials_op {
+    const struct pf_kv_view *kv;
+    const int8_t *q;                      /* [n_kv_head * n_q][2][hd_k] upper and lower planes of rotated queries */
+    const float  *cq;                     /* [n_kv_head * n_q] factors of their scores; NAN: out of range */
+    int           n_q, first, end;
+    float        *part;                   /* [end - first][n_kv_head * n_q][pf_partial_floats]: sums of hd_v values, the
+                                             maximum, the sum of weights; the latter is NAN of what is out of range */
+};
+
+/* Floats from one partial to the next. */
+PF_UNIT_FN size_t pf_partial_floats(int hd_v)
+{
+    return (size_t)hd_v + 4;
+}
+
 /* A row that sees n_seen keys may choose among so many runs of them. */
 PF_UNIT_FN int pf_chosen_runs(const struct pf_attention_op *a, int n_seen)
 {
@@ -596,6 +614,7 @@ struct pf_backend_ops {
     pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v,
                           const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
+    pf_status (*partials)(pf_backend *b, const struct pf_partials_op *p);        /* NULL: not built */
     pf_status (*choose)(pf_backend *b, const struct pf_choose_op *c);    /* NULL: attention has no `chosen` either */
     pf_status (*route)(pf_backend *b, const struct pf_route_op *r);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);

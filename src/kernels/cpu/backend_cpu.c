@@ -541,7 +541,7 @@ static const struct pf_backend_ops cpu_ops = {
     .gate = cpu_gate,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
-    .attention = pf_cpu_attention,
+    .attention = pf_cpu_attention, .partials = pf_cpu_partials,
     .choose = pf_cpu_choose,
     .route = pf_cpu_route,
     .copy = cpu_copy,

@@ -2,6 +2,7 @@
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
  * cpu_experts.c runs experts; cpu_attention.c and cpu_attention_i16.c attend, cpu_rounds.c deals out their work;
+ * cpu_partials.c makes partials for a device;
  * cpu_choose.c chooses to what; cpu_delta.c steps delta nets, cpu_ssm.c convolutions and Mamba2; cpu_compress.c makes
  * rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the pool
  * in such a way that a value never depends on the slicing. */
@@ -118,6 +119,7 @@ pf_status pf_cpu_experts_given(pf_backend *b, const int *experts, int n, const f
 pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a);
+pf_status pf_cpu_partials(pf_backend *b, const struct pf_partials_op *p);
 int pf_cpu_first_visible(const struct pf_attention_op *a, int row);  /* the first position that a row sees */
 int pf_cpu_first_chunk(const struct pf_attention_op *a);             /* chunks of positions that some row sees */
 int pf_cpu_end_chunk(const struct pf_attention_op *a);
