@@ -200,16 +200,38 @@ PF_UNIT_FN char *pf_kv_i16_values(const struct pf_kv_view *kv, int pos, int head
            (place >= kv->n_near ? kv->v_far : 0);
 }
 
+/* Bytes of a chunk of all KV heads, with values apart. */
+PF_UNIT_FN size_t pf_kv_chunk_bytes(const struct pf_kv_view *kv)
+{
+    return (size_t)kv->n_kv_head * PF_KV_CHUNK_POSITIONS *
+           (pf_kv_key_bytes(kv->type, kv->hd_k) + pf_kv_value_bytes(kv->type, kv->hd_v));
+}
+
 /* Positions that lie together and are copied as one: bytes of one of them are between those of the others. */
 PF_UNIT_FN int pf_kv_block(enum pf_kv_type type)
 {
     return type == PF_KV_I16 ? PF_I16_BLOCK : 1;
 }
 
+/* Of the far chunks of a layer's keys and values, those whose partials the host makes in this step (share.h), while a
+ * device makes the partials of all others. The range, [first, end), is an input of the step: where a step is replayed,
+ * it is that step's. */
+struct pf_far_range {
+    int32_t first, end;
+};
+
+enum { PF_BY_HOST_ROWS = 8 };
+
+struct pf_by_host {
+    int                        il;
+    const struct pf_far_range *range;     /* in the backend's memory; never empty when the step runs */
+};
+
 /* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,
  * those of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks
  * {n_head} or NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL:
- * multiplies the queries of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
+ * multiplies the queries of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. by_host or NULL: only with
+ * values apart of PF_KV_I16 and no window, and for PF_BY_HOST_ROWS rows at most, which see the host's chunks whole. */
 struct pf_attention_op {
     const float             *q;
     float                   *out;
@@ -232,6 +254,7 @@ struct pf_attention_op {
     int                      run;         /* keys that an entry of chosen stands for: run * entry and those behind it */
     bool                     open_run;    /* the last run of a row may be chosen before it is full; otherwise
                                              its keys are seen without being chosen */
+    const struct pf_by_host *by_host;     /* NULL: the backend makes all partials */
 };
 
 /* Partials (docs/numerics.md, "Attention in whole numbers") of the chunks [first, end) of PF_KV_I16 with values apart,
@@ -498,6 +521,7 @@ struct pf_repeat {
     bool once;                            /* no other step is like this one, and finish may be called within it */
     int  rows, n_logits, n_parts;
     bool hands_out;                       /* the logits are downloaded, to where every step of a sequence has its own */
+    bool by_host;                         /* attention has `by_host` in layers with far keys and values */
     struct pf_repeat_part {               /* the rows of one sequence, as neighbours in the step */
         const void *sequence, *state;     /* which keys and values; which recurrent state */
         int64_t     n_positions;

@@ -9,6 +9,15 @@
  * in one of five ways (enum pf_pick_by). The device adds up the picks of a row in the router's order whoever
  * computed them, so the sum has the same bits.
  *
+ * Attention to far keys and values is shared, too, if it says so (pf_attention_op.by_host): the device shows its
+ * queries, the host makes the partials of some chunks where they lie in its memory, and the device, which makes those
+ * of all others, folds them in their order. So no bit changes.
+ *
+ *     chunks   | near: the device's | far: the device's | far: the host's [first, end) | written to: the device's |
+ *
+ *     device   .. queries, keys, values | shows queries | partials of its chunks | .. waits .. | fold | ..
+ *     host                                         `--> attend(): partials --------------^
+ *
  * A ticket names a copy of host memory to device memory:
  *
  *     fetch --> IN_FLIGHT --> READY      host: fetch_state, fetch_wait    device: use (later operations see the bytes)
@@ -62,8 +71,19 @@ struct pf_answer {
 
 typedef pf_status pf_serve_fn(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer);
 
-/* Called when the device has the answer of a layer: for work of the host that can wait until then. */
+/* Called when the device has the answer of a layer, before the next one's serve: for work of the host that can wait. */
 typedef void pf_served_fn(void *ctx);
+
+/* The host's partials of layer il: p as the device has it, but for first and end, which are the host's own copy of the
+ * step's range. Called as serve is, before the layer's experts. A failure fails the step. */
+typedef pf_status pf_attend_fn(void *ctx, int il, const struct pf_partials_op *p);
+
+struct pf_share_host {
+    pf_serve_fn  *serve;
+    pf_served_fn *served;
+    pf_attend_fn *attend;
+    void         *ctx;
+};
 
 struct pf_share_sizes {
     int  n_layer, n_expert, n_used, n_embd, n_ff;
@@ -91,10 +111,20 @@ struct pf_handoff_stats {
     uint64_t n, p50_ns, p95_ns, waited_ns;
 };
 
+/* From the queries shown to all partials there, on the host and on the device, all layers together. */
+struct pf_attended {
+    uint64_t host_ns, device_ns;
+};
+
 struct pf_share_ops {
     /* Called once, before the first shared layer. */
-    pf_status (*open)(pf_backend *b, const struct pf_share_sizes *sizes, pf_serve_fn *serve, pf_served_fn *served,
-                      void *ctx);
+    pf_status (*open)(pf_backend *b, const struct pf_share_sizes *sizes, const struct pf_share_host *host);
+
+    /* Between steps, once memory is reserved: floats of partials that the host may make for a layer; 0: there is no
+     * memory for any. */
+    size_t    (*attend_room)(pf_backend *b);
+    /* Between steps: how long the layers of the last step took that had `by_host`. */
+    void      (*attended)(pf_backend *b, struct pf_attended *out);
 
     /* The experts of a layer for at most PF_SHARE_ROWS rows. offer shows the host what was picked; other operations may
      * come between offer and experts, which is called with the same e. A failure of serve fails the step. */

@@ -147,7 +147,8 @@ static void print_device(FILE *f, const struct pf_stats *s)
         fprintf(f, "read in place       %.1f experts a token, %.1f MB\n", a_token(s->n_in_place, s),
                 a_token(s->in_place_bytes, s) * 1e-6);
     if (s->far_bytes)
-        fprintf(f, "far keys and values %.1f MB a token\n", a_token(s->far_bytes, s) * 1e-6);
+        fprintf(f, "far keys and values %.1f MB a token, %.1f%% of them read by the CPU\n",
+                a_token(s->far_bytes, s) * 1e-6, share(s->far_cpu_bytes, s->far_bytes));
     if (s->n_transfers)
         fprintf(f, "transfers           %.1f a token, %.1f MB at %.1f GB/s, %.1f%% of their time hidden\n"
                    "fallbacks           %.2f%% of them\n",

@@ -607,7 +607,7 @@ static void share(void)
     struct pf_handoff_stats stats;
     const struct pf_share_sizes sizes = { .n_layer = 2, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
                                           .n_ff = 768 };
-    must(units[1]->ops->share->open(units[1], &sizes, serve, served, NULL));
+    must(units[1]->ops->share->open(units[1], &sizes, &(struct pf_share_host){ serve, served, NULL, NULL }));
     shared_experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 512);
     shared_experts(PF_Q4_K, PF_Q4_K, PF_Q4_K, 512, 768);
     shared_experts(PF_Q8_0, PF_Q8_0, PF_MXFP4, 256, 96);

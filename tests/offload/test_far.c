@@ -203,6 +203,47 @@ static void test_repeated(void)
     pf_model_close(&m);
 }
 
+/* Steps of few rows whose far chunks CPU and device share; how they do changes with what they are said to take. */
+static void share_out(struct pf_sim *sim, const char *name)
+{
+    static const size_t steps[] = { 1, 1, 1, 2, 4 };
+    struct pf_stats stats;
+    pf_model *m = open_model(sim, false);
+    pf_session *s = open_session(m, 1);
+    eval(s, N_PROMPT, name);
+    pf_stats_reset(m);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        eval(s, steps[i], name);
+    go_back(s, N_PROMPT, name);
+    while (pf_session_pos(s) < N_TOKENS)
+        eval(s, 1, name);
+    pf_stats_get(m, &stats);
+    bool shares = m->n_expert > 0 && strstr(how, "shared") && (!sim || sim->attend_floats >= 1 << 20);
+    CHECK((stats.far_cpu_bytes > 0) == shares && stats.far_cpu_bytes < stats.far_bytes && m->backend != m->cpu,
+          "%s: the CPU has attended to %d of %d bytes", name, (int)stats.far_cpu_bytes, (int)stats.far_bytes);
+    CHECK(!sim || (sim->n_attended > 0) == shares, "%s: the device has had %d layers", name, (int)sim->n_attended);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static void test_shared_out(void)
+{
+    struct pf_sim sims[] = {
+        { .attend_floats = 1 << 20, .attended = { 4000, 4000 } },
+        { .attend_floats = 1 << 20, .attended = { 4, 4000000 } },     /* the CPU does most */
+        { .attend_floats = 1 << 20, .attended = { 4000000, 4 } },     /* the device does most */
+        { .attend_floats = 1 << 20, .attended = { 0, 0 } },           /* nobody knows */
+        { .attend_floats = 8 },                                          /* no room for a chunk */
+    };
+    char name[64];
+    if (!simulates())
+        share_out(NULL, "shared out");
+    for (int i = 0; simulates() && i < (int)(sizeof sims / sizeof *sims); i++) {
+        snprintf(name, sizeof name, "shared out, case %d", i);
+        share_out(&sims[i], name);
+    }
+}
+
 /* Steps that end with a chunk: no numbers of earlier ones come to their last place. */
 static void test_aligned(void)
 {
@@ -315,6 +356,7 @@ static void test_little_memory(void)
 
 static void run_with(struct pf_sim *sim, const char *name)
 {
+    sim->attend_floats = 1 << 20;
     pf_model *m = open_model(sim, false);
     pf_session *s = open_session(m, 2 * CHUNK);
     rest(s, name);
@@ -367,6 +409,7 @@ int main(int argc, char **argv)
         return 77;
     make_expected();
     test_one();
+    test_shared_out();
     if (!brief || is("cuda"))
         test_repeated();
     if (!brief) {

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "kernels/sim/sim.h"
 #include "moe/offload/postfetch.h"
+#include "moe/offload/far_deal.h"
 #include "moe/offload/prompt_deal.h"
 
 enum { N_EXPERTS = 6, GATE = 700, UP = 300, DOWN = 1000 };
@@ -34,7 +35,8 @@ static void begin(struct bench *b, struct pf_sim sim, int block, int max_transfe
     memset(b, 0, sizeof *b);
     b->sim = sim;
     CHECK(pf_backend_sim_open(&b->device, &b->sim) == PF_OK, "%s", pf_last_error());
-    CHECK(b->device->ops->share->open(b->device, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    const struct pf_share_host host = { .serve = no_serve };
+    CHECK(b->device->ops->share->open(b->device, &sizes, &host) == PF_OK, "%s", pf_last_error());
     CHECK(b->device->ops->buf_alloc(b->device, 65536, false, &b->scratchpad) == PF_OK, "%s", pf_last_error());
     b->post = (struct pf_postfetch){ .device = b->device, .prices = &b->prices, .scratchpad = b->scratchpad,
                                      .scratchpad_bytes = scratchpad_bytes };
@@ -340,6 +342,41 @@ static void test_prompt_deal(void)
     CHECK(n > 100 && n < 10000, "what did not pay is tried again after %d layers", n);
 }
 
+/* Both ends of a deal of far chunks come together: a host that takes so long for a chunk, a device so long, and for
+ * what it has near. */
+static void far_on(double host_ns, double device_ns, double near_ns, int n)
+{
+    enum { LAYERS = 7, STEPS = 300 };
+    struct pf_far_deal d = { .n_host = 0 };
+    int k = 0;
+    double host = 0, device = 0;
+    for (int i = 0; i < STEPS; i++) {
+        k = pf_far_deal(&d, 1, n, n);
+        host = k * host_ns;
+        device = near_ns + (n + 1 - k) * device_ns;
+        pf_far_learn(&d, &(struct pf_attended){ (uint64_t)(LAYERS * host), (uint64_t)(LAYERS * device) });
+    }
+    CHECK(k >= 1 && k <= n, "%d of %d", k, n);
+    CHECK(fabs(host - device) <= 1.1 * (host_ns + device_ns) || (k == n && host < device) || (k == 1 && host > device),
+          "%d of %d: %g and %g ns", k, n, host, device);
+}
+
+static void test_far_deal(void)
+{
+    struct pf_far_deal d = { .n_host = 0 };
+    for (int i = 0; i < 64; i++)
+        far_on(1000.0 * (1 << i % 4), 500.0 * (1 << i / 4 % 4), i / 16 * 40000.0, 1 + i * 3);
+    CHECK(pf_far_deal(&d, 1, 0, 9) == 0 && pf_far_deal(&d, 1, 9, 0) == 0, "nothing to deal, or no room");
+    CHECK(pf_far_deal(&d, 1, 90, 7) == 7 && d.n_device == 84, "there is room for 7");
+    d = (struct pf_far_deal){ .n_host = 0 };
+    CHECK(pf_far_deal(&d, 1, 10, 10) == 5, "before anything is known");
+    pf_far_learn(&d, &(struct pf_attended){ 5, 6000 });
+    CHECK(pf_far_deal(&d, 1, 10, 10) == 8 && pf_far_deal(&d, 2, 10, 10) == 5, "two rows have a share of their own");
+    pf_far_learn(&d, &(struct pf_attended){ 0, 0 });
+    CHECK(pf_far_deal(&d, 2, 10, 10) == 5, "a step that tells nothing");
+    CHECK(pf_far_deal(&d, 2, 100, 100) == 46, "the share of a longer context");
+}
+
 int main(void)
 {
     for (int i = 0; i < N_EXPERTS; i++) {
@@ -356,6 +393,7 @@ int main(void)
     test_refused();
     test_rules();
     test_prompt_deal();
+    test_far_deal();
     test_often_late();
     test_memory();
     test_nonsense();

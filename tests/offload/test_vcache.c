@@ -178,7 +178,8 @@ int main(void)
     pf_backend *device;
     pf_mem_stats_get(&before);
     CHECK(pf_backend_sim_open(&device, &sim) == PF_OK, "%s", pf_last_error());
-    CHECK(device->ops->share->open(device, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    const struct pf_share_host host = { .serve = no_serve };
+    CHECK(device->ops->share->open(device, &sizes, &host) == PF_OK, "%s", pf_last_error());
     const struct pf_vcache_setup setup = { .m = &m, .device = device, .end = m.n_layer };
     CHECK(pf_vcache_open(&c, &setup, &counts) == PF_OK, "%s", pf_last_error());
     for (int i = 0; i < PART_BYTES; i++)

@@ -273,18 +273,23 @@ cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
 /* Attention in whole numbers (docs/numerics.md), for keys and values of type I16. store: keys and values of rows.
  * attention: rows of queries go to s->q first, where heads, if not NULL, says what happens to them before, and that
  * keys and values are stored, too. n_chunks: no less than the positions take. x: as pf_cu_attention has it. */
+struct cu_far;
 struct cu_i16 {
     uint8_t *q;                   /* [rows][n_head][2 hd_k]; of a latent in tiles, CU_LATENT_SPARE more */
     float   *cq;                  /* [rows][n_head]; of a latent pairs */
     float   *part;                /* chunks of few rows: as many floats as pf_cu_attention_floats says */
     size_t   n_part;              /* how many there are */
+    const struct pf_far_range *by_host;    /* device memory: chunks whose partials come from the host; or NULL */
 };
 cudaError_t pf_cu_i16_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
                             const int32_t *pos, int rows);
 cudaError_t pf_cu_i16_queries(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *to,
                               const struct cu_heads *heads);
+/* far: where the host has its part of s->by_host, whose partials pf_cu_far_take folds with the others; or NULL, like
+ * that. */
 cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, const struct cu_i16 *s,
-                                const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
+                                const struct cu_far *far, const struct cu_x *x, const struct cu_heads *heads,
+                                size_t shared_bytes, int *fault);
 
 /* Attention to a latent in whole numbers, by launchers like those of pf_cu_i16_ of the same names. heads: only that
  * rope[1].x, of heads->rows at heads->pos, is stored by the kernel of the queries; its v is NULL. */
@@ -401,6 +406,23 @@ struct cu_take {
     int                    *fault;
 };
 cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t);
+
+/* ---- Far keys and values of which the host makes some partials: cu_far.cu ---------------------------------------- */
+
+/* Memory of the host but `told`. show, behind the kernel of the queries: planes and factors go to the host, and `shown`
+ * is raised. take, behind the partials of the device: waits until `made` is up, copies the host's partials to where the
+ * others are (cu_i16.part), and folds them all. */
+struct cu_far {
+    int8_t         *q;
+    float          *cq;
+    const float    *part;         /* these three as in pf_partials_op */
+    struct cu_flag *shown, *made;
+    uint32_t       *told;         /* device memory: what `made` says, for blocks that do not ask */
+};
+cudaError_t pf_cu_far_show(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *s,
+                           const struct cu_far *far);
+cudaError_t pf_cu_far_take(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, const struct cu_i16 *s,
+                           const struct cu_far *far, const struct cu_x *x, int *fault);
 
 /* table[part * stride + expert[i]] = at[part][i]. First n_clear entries of each part become NULL. */
 enum { CU_TABLE_ENTRIES = 64 };

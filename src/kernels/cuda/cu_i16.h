@@ -5,6 +5,7 @@
  *     cu_i16_eight.cu  the same of up to eight rows of a KV head, where few chunks are seen
  *     cu_i16_many.cu   attention of a prompt
  *     cu_i16_group.cu  the same by products of warpgroups, where a GPU has them
+ *     cu_far.cu        of few rows: queries to the host, partials from there
  *
  * A row of these kernels is a token and a query head; those of one KV head are numbered token by token, head by head,
  * and 16 of them are a tile of mma m16n8k32. In it lane l, with g = l / 4 and t = l % 4, holds rows g and g + 8: of a
@@ -71,6 +72,30 @@ struct i16_queries {
 CU_INLINE struct i16_queries i16_pair(uint4 a, uint4 b)
 {
     return { { a.x, b.x, a.y, b.y }, { a.z, b.z, a.w, b.w } };
+}
+
+/* The host's chunks, which the device's loops leave out. Where there are any, nothing is fetched before a kernel's
+ * turn: the queries that the kernel ahead shows to the host might stand behind what is read from there. */
+struct i16_host {
+    int first, n;
+};
+
+CU_INLINE struct i16_host i16_host_of(const struct i16_attention &o)
+{
+    struct i16_host h = { INT32_MAX, 0 };
+    if (o.s.by_host) {
+        const volatile struct pf_far_range *r = o.s.by_host;
+        h.first = r->first;
+        h.n = r->end - h.first;
+    }
+    return h;
+}
+
+/* The chunk that is `step` of the device's chunks behind c, which is one of them or -1. */
+CU_INLINE int i16_chunk(const struct i16_host &h, int c, int step)
+{
+    int next = c + step;
+    return c < h.first && next >= h.first ? next + h.n : next;
 }
 
 CU_INLINE void i16_load(const char *p, uint32_t (&v)[4])

@@ -408,7 +408,9 @@ eight(const __grid_constant__ struct eight_rows f)
         joined = threadIdx.x / (HD / 4) % ROWS;
     struct i16_row mine = row_of(f, blockIdx.z, hk, lane % ROWS);
     struct range all = see(mine);
-    int end = all.last / CHUNK, c = all.first / CHUNK + blockIdx.y;
+    struct i16_host host = i16_host_of(o);
+    all.own = host.n ? 0 : all.own;
+    int end = all.last / CHUNK, c = i16_chunk(host, all.first / CHUNK - 1, blockIdx.y + 1);
     if (c > end) {
         wait_turn();
         return;
@@ -451,7 +453,7 @@ eight(const __grid_constant__ struct eight_rows f)
 
 #pragma unroll 1
     for (int next; c <= end; c = next) {
-        next = c + gridDim.y;
+        next = i16_chunk(host, c, gridDim.y);
         if (next <= end)
             chunk = chunk_at(kv, next, hk);
         bool seen = keys_seen(c);
@@ -509,7 +511,6 @@ extern "C" bool pf_cu_i16_takes_eight(const struct i16_attention *o, const struc
 extern "C" cudaError_t pf_cu_i16_eight(cudaStream_t st, const struct i16_attention *o, const struct cu_parts *parts,
                                        int n_units)
 {
-    struct eight_rows f = { *o, *parts, o->n_chunks == 1 };
-    cudaError_t e = o->kv.hd_k == 64 ? start<64>(st, f, n_units) : start<128>(st, f, n_units);
-    return e == cudaSuccess && !f.whole ? pf_cu_i16_fold(st, o) : e;
+    struct eight_rows f = { *o, *parts, is_whole(*o) };
+    return o->kv.hd_k == 64 ? start<64>(st, f, n_units) : start<128>(st, f, n_units);
 }

@@ -320,19 +320,20 @@ static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__
     struct place p = carve((char *)shared, f);
     struct rows<TILES, EIGHTS> rows;
     struct range see_all = see<TILES, EIGHTS>(f, p, sequence, hk, first_row, rows);
-    int begin = see_all.first / CHUNK, end = see_all.last / CHUNK, c_first = begin + blockIdx.y;
+    struct i16_host host = i16_host_of(o);
+    int begin = see_all.first / CHUNK, end = see_all.last / CHUNK, c_first = i16_chunk(host, begin - 1, blockIdx.y + 1);
     if (c_first > end) {
         wait_turn();
         return;
     }
-    struct way w = { c_first, end, (int)gridDim.y, see_all.first, see_all.last };
+    struct way w = { c_first, end, (int)gridDim.y, see_all.first, see_all.last, host };
     w.n_keys = 2 * ((kv.hd_k + 63) / 64);
     int n_values = kv.hd_v / 32 / gridDim.z;
     w.first_value = n_values * blockIdx.z;
     w.n_pieces = w.n_keys + n_values;
     find(w, kv, hk, warp);
     struct slots s = { p.slots + warp * f.n_slots * SLOT, f.n_slots, 0 };
-    begin_pieces(s, w, kv, hk, warp, see_all.own);
+    begin_pieces(s, w, kv, hk, warp, host.n ? 0 : see_all.own);
     load_queries(f, p);
     __syncthreads();
 #pragma unroll
@@ -341,7 +342,7 @@ static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__
 
     auto next = [&]() { return arrive(s, w, kv, hk, warp); };
 #pragma unroll 1
-    for (int c = c_first; c <= end; c += gridDim.y) {
+    for (int c = c_first; c <= end; c = i16_chunk(host, c, gridDim.y)) {
         int p0 = c * CHUNK + warp * BLOCK;
         bool seen = p0 <= see_all.last && p0 + BLOCK > see_all.first;
         struct i16_weights weights[TILES];
@@ -395,18 +396,13 @@ static cudaError_t start(cudaStream_t st, struct few_rows f, int n_units, size_t
     int x = f.parts.n * f.o.kv.n_kv_head * f.n_groups, y = min(f.o.n_chunks, max(1, 2 * n_units / x));
     cudaError_t e = allow_bytes(few<TILES, EIGHTS>, bytes);
     dim3 grid(x, y, sharers(f.o.kv.hd_v / 32, n_units / (x * y)));
-    if (e == cudaSuccess)
-        e = launch_early(few<TILES, EIGHTS>, grid, THREADS, bytes, st, f);
-    if (e == cudaSuccess && !f.whole)
-        e = pf_cu_i16_fold(st, &f.o);
-    return e;
+    return e == cudaSuccess ? launch_early(few<TILES, EIGHTS>, grid, THREADS, bytes, st, f) : e;
 }
 
-/* Up to CU_VECTOR_ROWS rows, of one sequence or of several. */
-static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
+static cudaError_t start_partials(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
                                int n_units, size_t shared_bytes)
 {
-    struct few_rows f = { o, parts, 0, 0, 0, o.n_chunks == 1 };
+    struct few_rows f = { o, parts, 0, 0, 0, is_whole(o) };
     int most = 0;
     for (int i = 0; i < parts.n; i++)
         most = max(most, parts.first[i + 1] - parts.first[i]);
@@ -420,6 +416,14 @@ static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, c
     if (f.kept > 16)
         return start<2, 2>(st, f, n_units, shared_bytes);
     return f.kept > 8 ? start<1, 2>(st, f, n_units, shared_bytes) : start<1, 1>(st, f, n_units, shared_bytes);
+}
+
+/* Up to CU_VECTOR_ROWS rows, of one sequence or of several. Partials of which the host makes some are folded later. */
+static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
+                               int n_units, size_t shared_bytes)
+{
+    cudaError_t e = start_partials(st, o, parts, n_units, shared_bytes);
+    return e == cudaSuccess && !is_whole(o) && !o.s.by_host ? pf_cu_i16_fold(st, &o) : e;
 }
 
 static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, int n_units, size_t shared_bytes)
@@ -464,14 +468,16 @@ static bool in_turn_is_faster(const struct i16_attention &o, int n_units)
 }
 
 extern "C" cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks,
-                                           const struct cu_i16 *s, const struct cu_x *x, const struct cu_heads *heads,
-                                           size_t shared_bytes, int *fault)
+                                           const struct cu_i16 *s, const struct cu_far *far, const struct cu_x *x,
+                                           const struct cu_heads *heads, size_t shared_bytes, int *fault)
 {
     struct i16_attention o = { *a, *a->kv, *s, n_chunks, *x, fault };
     int n_units;
     cudaError_t e = ask_device(cudaDevAttrMultiProcessorCount, &n_units);
     if (e == cudaSuccess)
         e = pf_cu_i16_queries(st, a, s, heads);
+    if (e == cudaSuccess && far)
+        e = pf_cu_far_show(st, a, s, far);
     if (e != cudaSuccess)
         return e;
     if (a->rows <= CU_VECTOR_ROWS)

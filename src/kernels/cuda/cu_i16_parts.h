@@ -88,6 +88,12 @@ CU_INLINE void put_whole(const struct i16_attention &o, const struct i16_row &ro
         *o.fault = CU_ACTIVATION_NOT_FINITE;
 }
 
+/* Whether the kernels of the partials put out the result itself. */
+CU_HOST_FN bool is_whole(const struct i16_attention &o)
+{
+    return o.n_chunks == 1;
+}
+
 /* pf_cu_i16_queries for rows of several sequences, or, with parts NULL, of one. */
 extern "C" cudaError_t pf_cu_i16_queries_of(cudaStream_t st, const struct pf_attention_op *a,
                                             const struct cu_i16 *to, const struct cu_heads *heads,

@@ -7,9 +7,11 @@
 
 enum { PIECE = 32 * LINE, SLOT = PIECE + 3 * 32 * 4, MOST_SLOTS = 8 };    /* a slot: with scales of 32 positions */
 
-/* A warp's way through its pieces: chunks c, c + step .. end, of each block `warp`, if any row sees something of it. */
+/* A warp's way through its pieces: chunks c, then every step-th to `end` of those that are not the host's, of each
+ * block `warp`, if any row sees something of it. */
 struct way {
     int c, end, step, first, last;        /* chunks; positions that any row sees */
+    struct i16_host host;
     int piece, n_keys, n_pieces;          /* of a block: first the keys' */
     int first_value;                      /* the values' first piece that the thread block takes */
     const char *k, *v;                    /* the block */
@@ -25,7 +27,7 @@ CU_INLINE bool sees(const struct way &w, int warp)
 CU_INLINE void find(struct way &w, const struct pf_kv_view &kv, int hk, int warp)
 {
     while (w.c <= w.end && !sees(w, warp))
-        w.c += w.step;
+        w.c = i16_chunk(w.host, w.c, w.step);
     w.piece = 0;
     if (w.c <= w.end) {
         w.k = i16_keys(kv, kv.hd_k, w.c * N_BLOCKS + warp, hk);
@@ -77,7 +79,7 @@ CU_INLINE void send_for(struct way &w, const struct pf_kv_view &kv, int hk, int 
         else
             copy_values(w, kv.hd_v, slot);
         if (++w.piece == w.n_pieces) {
-            w.c += w.step;
+            w.c = i16_chunk(w.host, w.c, w.step);
             find(w, kv, hk, warp);
         }
     }

@@ -115,7 +115,7 @@ static bool attends_next(struct held_together *t, const struct pf_attention_op *
 
 static struct cu_i16 i16_of(const struct cuda_backend *b)
 {
-    return (struct cu_i16){ b->q16, b->cq, b->part, b->n_part };
+    return (struct cu_i16){ b->q16, b->cq, b->part, b->n_part, NULL };
 }
 
 static pf_status put_together(struct cuda_backend *b)
@@ -166,7 +166,7 @@ pf_status pf_cuda_part_ways(struct cuda_backend *b)
         a.kv = kv;
         a.rows = rows;
         a.n_positions = t.n_positions[i];
-        CU_PUT(b, pf_cu_i16_attention(b->stream, &a, pf_cuda_chunks(b, a.n_positions), &i16, &none, NULL,
+        CU_PUT(b, pf_cu_i16_attention(b->stream, &a, pf_cuda_chunks(b, a.n_positions), &i16, NULL, &none, NULL,
                                       b->shared_bytes, b->fault), "attention");
     }
     return PF_OK;
@@ -205,6 +205,23 @@ static bool stores_own(const struct cu_heads *h, const struct pf_attention_op *a
     return pf_kv_is_latent(a->kv) && h->kv.k == a->kv->k && h->rows == a->rows && h->pos == a->pos;
 }
 
+/* Keys and values apart, of one sequence; some partials may be the host's. */
+static pf_status attend_i16(struct cuda_backend *b, const struct pf_attention_op *a, const struct cu_x *x,
+                            const struct cu_heads *heads)
+{
+    struct cu_i16 i16 = i16_of(b);
+    struct cu_far far;
+    bool by_host = pf_cuda_share_attends(b, a, &far);
+    int n_chunks = pf_cuda_chunks(b, a->n_positions);
+    i16.by_host = by_host ? a->by_host->range : NULL;
+    CU_PUT(b, pf_cu_i16_attention(b->stream, a, n_chunks, &i16, by_host ? &far : NULL, x, heads, b->shared_bytes,
+                                  b->fault), "attention");
+    if (!by_host)
+        return PF_OK;
+    PF_TRY(pf_cuda_share_attend(b, a));
+    return pf_cuda_put(b, pf_cu_far_take(b->stream, a, n_chunks, &i16, &far, x, b->fault), "taking the CPU's partials");
+}
+
 pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -234,8 +251,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
             return pf_cuda_put(b, pf_cu_latent_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), &i16, &x,
                                                          heads.rows ? &heads : NULL, b->shared_bytes, b->fault),
                                "attention to a latent");
-        return pf_cuda_put(b, pf_cu_i16_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), &i16, &x,
-                                                  heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
+        return attend_i16(b, &o, &x, heads.rows ? &heads : NULL);
     }
     return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part,
                                           b->latent_scores, &x, heads.rows ? &heads : NULL, b->shared_bytes, b->fault),

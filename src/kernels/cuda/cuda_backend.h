@@ -10,13 +10,14 @@
  *     cuda_between.c   norms and additions between blocks
  *     cuda_shared.c    a shared expert with the routed ones
  *     cuda_share.c     experts shared with the host       cuda_copies.c    copies beside the operations
- *     cuda_attention.c attention, of several sequences together
+ *     cuda_attention.c attention, of several sequences together; cuda_far.c the host's part of it
  *     cuda_among.c     experts that other cards have
  *     cuda_meet.c      rows that other cards have made in part
  *
  * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain
  * cudaMemcpy may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the
- * device but finish, and nothing is allocated after the first step but through buf_alloc.
+ * device but finish, and nothing is allocated after the first step but through buf_alloc, and for the host's part of
+ * attention, between steps (cuda_far.c).
  *
  * Invariants:
  *  1. Weights are named by their host addresses. placed (kernels/placed.h) maps host ranges to device copies. A table
@@ -196,6 +197,7 @@ struct cuda_backend {
     const uint8_t   **done_table;        /* [3][n_expert] of all since experts_begin, */
     bool              shares_parts;      /* if other cards have parts, too */
     struct cuda_share *share;            /* NULL: nothing is shared with the host */
+    struct cuda_far   *far;              /* NULL: nobody has asked for room for the host's part of attention */
     struct cuda_copies *copies;          /* NULL: nobody copies beside the operations */
     struct cuda_among *among;            /* NULL: no other card has experts for this one */
     struct pf_ranks   *ranks;            /* NULL: steps have no exchanges with cards of other processes */
@@ -312,7 +314,25 @@ bool      pf_cuda_share_allows_graph(const struct cuda_backend *b, int rows);
 void      pf_cuda_share_begin(struct cuda_backend *b, int graph);
 void      pf_cuda_share_reset(struct cuda_backend *b);
 pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph);
+int       pf_cuda_share_layers(const struct cuda_backend *b);
 void      pf_cuda_share_close(struct cuda_backend *b);
+/* attends: whether the host makes partials; then *far is what kernels are to know. attend, behind the kernels of the
+ * device's partials: what the host does is done or listed. */
+bool      pf_cuda_share_attends(struct cuda_backend *b, const struct pf_attention_op *a, struct cu_far *far);
+pf_status pf_cuda_share_attend(struct cuda_backend *b, const struct pf_attention_op *a);
+
+/* The host's part of attention: cuda_far.c. lower: layer il's flags are down again, and its times forgotten; returns ns
+ * that the device waited. partials: what the host makes for a, but for the chunks. made: they are there; the host saw
+ * the queries at seen_ns. */
+size_t    pf_cuda_attend_room(pf_backend *backend);
+void      pf_cuda_attended(pf_backend *backend, struct pf_attended *out);
+uint64_t  pf_cuda_far_lower(struct cuda_backend *b, int il);
+void      pf_cuda_far_give_up(struct cuda_backend *b);
+struct cu_far pf_cuda_far_of(const struct cuda_backend *b, int il);
+struct pf_partials_op pf_cuda_far_partials(const struct cuda_backend *b, const struct pf_attention_op *a);
+struct cu_flag *pf_cuda_far_shown(const struct cuda_backend *b, int il);
+void      pf_cuda_far_made(struct cuda_backend *b, int il, uint64_t seen_ns, bool replayed);
+void      pf_cuda_far_close(struct cuda_backend *b);
 /* Of another card than the one that offers, which names it by a number. told: whether that one waits for the host, a
  * word that is lent with the picks. table: the experts whose rows pick_out has now. */
 void      pf_cuda_share_join(struct cuda_backend *b, struct cuda_backend *first, int card);

@@ -34,7 +34,7 @@ int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions)
 static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
 {
     bool same = a->rows == b->rows && a->n_logits == b->n_logits && a->n_parts == b->n_parts &&
-                a->hands_out == b->hands_out;
+                a->hands_out == b->hands_out && a->by_host == b->by_host;
     for (int i = 0; same && i < a->n_parts; i++) {
         const struct pf_repeat_part *p = &a->part[i], *q = &b->part[i];
         same = p->sequence == q->sequence && p->state == q->state && p->n_positions == q->n_positions &&
@@ -242,7 +242,7 @@ pf_status pf_cuda_finish(pf_backend *backend)
     if (fault == CU_LOGIT_NOT_FINITE)
         PF_FAIL(PF_ENUMERIC, "a logit is not finite");
     if (fault == CU_HOST_LATE)
-        PF_FAIL(PF_EDEVICE, "the GPU waited in vain for the CPU's experts");
+        PF_FAIL(PF_EDEVICE, "the GPU waited in vain for what the CPU computes");
     if (fault == CU_CARD_LATE)
         PF_FAIL(PF_EDEVICE, "a GPU waited in vain for what another GPU computes");
     return PF_OK;

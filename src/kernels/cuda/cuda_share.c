@@ -28,16 +28,18 @@
 enum { LINE = 64, N_BUCKETS = 400, BUCKET_NS = 250 };
 static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;  /* how often to look at the device; how long */
 
+/* What the host does for a layer: its experts, or partials of its attention. */
 struct served {
-    int il;
-    struct pf_experts_op e;
+    int  il;
+    bool attends;
+    struct pf_experts_op  e;
+    struct pf_partials_op partials;
+    struct pf_kv_view     kv;            /* of the partials */
 };
 
 struct cuda_share {
     struct pf_share_sizes sizes;
-    pf_serve_fn  *serve;
-    pf_served_fn *told;
-    void         *ctx;
+    struct pf_share_host host;
 
     struct cu_flag *offers, *deals, *answers;        /* [n_layer] */
     float       *x, *weights;            /* the offer's copies for the host */
@@ -60,7 +62,7 @@ struct cuda_share {
     pf_counter    waited_ns;
 
     int           graph;                 /* being captured, or -1 */
-    struct served *served[CUDA_MAX_GRAPHS];          /* [n_layer] each */
+    struct served *served[CUDA_MAX_GRAPHS];          /* [2 * n_layer] each */
     int           n_served[CUDA_MAX_GRAPHS];
 };
 
@@ -108,7 +110,7 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     void *held, *now, *late, *part, *heard, *elsewhere, *theirs, *done;
     s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
-        s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->served[i]);
+        s->served[i] = pf_alloc_array(PF_MEM_KERNELS, 2 * (size_t)s->sizes.n_layer, sizeof *s->served[i]);
         if (!s->served[i] || !s->timings)
             PF_FAIL(PF_ENOMEM, "no memory to list the layers that a GPU shares");
     }
@@ -134,8 +136,7 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     return PF_OK;
 }
 
-static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *sizes, pf_serve_fn *serve,
-                            pf_served_fn *served, void *ctx)
+static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *sizes, const struct pf_share_host *host)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = pf_alloc(PF_MEM_KERNELS, sizeof *s);
@@ -144,18 +145,22 @@ static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *si
     b->share = s;
     CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     s->sizes = *sizes;
-    s->serve = serve;
-    s->told = served;
-    s->ctx = ctx;
+    s->host = *host;
     s->graph = -1;
     PF_TRY(open_mapped(s));
     PF_TRY(open_tables(b, s));
     return pf_cuda_copies_open(b, sizes->one_stream);
 }
 
+int pf_cuda_share_layers(const struct cuda_backend *b)
+{
+    return b->share->sizes.n_layer;
+}
+
 void pf_cuda_share_close(struct cuda_backend *b)
 {
     struct cuda_share *s = b->share;
+    pf_cuda_far_close(b);
     if (!s)
         return;
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
@@ -221,8 +226,10 @@ static void lower_all(struct cuda_backend *b, int il)
 
 void pf_cuda_share_reset(struct cuda_backend *b)
 {
-    for (int il = 0; b->share && il < b->share->sizes.n_layer; il++)
+    for (int il = 0; b->share && il < b->share->sizes.n_layer; il++) {
         lower_all(b, il);
+        pf_count(&b->share->waited_ns, pf_cuda_far_lower(b, il));
+    }
 }
 
 /* Says something to a layer's take on all cards. */
@@ -234,10 +241,9 @@ static void raise_answers(struct cuda_backend *b, int il, uint32_t how)
     __atomic_store_n(&b->share->answers[il].up, how, __ATOMIC_RELEASE);
 }
 
-/* Until the device has shown what layer il picked. */
-static pf_status await(struct cuda_backend *b, int il)
+/* Until the device has shown something of layer il: what it picked, or its queries. */
+static pf_status await(struct cuda_backend *b, const struct cu_flag *offer, int il)
 {
-    struct cu_flag *offer = &b->share->offers[il];
     uint64_t begin = 0, looked = 0;
     for (unsigned n = 1; __atomic_load_n(&offer->up, __ATOMIC_ACQUIRE) != CU_FLAG_UP; n++) {
         _mm_pause();
@@ -268,17 +274,28 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l, boo
 {
     struct cuda_share *s = b->share;
     struct pf_experts_op shown = l->e;
-    PF_TRY(await(b, l->il));
+    PF_TRY(await(b, &s->offers[l->il], l->il));
     s->timings[l->il].seen_ns = pf_now_ns();
     shown.x = s->x;
     shown.weights = s->weights;
     shown.picks = picks_of(s, l->il);
-    PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown, replayed }, &s->answer));
+    PF_TRY(s->host.serve(s->host.ctx, &(struct pf_offer){ l->il, &shown, replayed }, &s->answer));
     s->timings[l->il].answered_ns = pf_now_ns();
     s->timings[l->il].replayed = replayed;
     raise_answers(b, l->il, CU_FLAG_UP);
     __atomic_store_n(&s->deals[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
-    s->told(s->ctx);
+    return PF_OK;
+}
+
+static pf_status serve_attention(struct cuda_backend *b, const struct served *l, bool replayed)
+{
+    struct cuda_share *s = b->share;
+    struct pf_partials_op p = l->partials;
+    PF_TRY(await(b, pf_cuda_far_shown(b, l->il), l->il));
+    uint64_t seen = pf_now_ns();
+    p.kv = &l->kv;
+    PF_TRY(s->host.attend(s->host.ctx, l->il, &p));
+    pf_cuda_far_made(b, l->il, seen, replayed);
     return PF_OK;
 }
 
@@ -286,20 +303,31 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l, boo
 static void give_up(struct cuda_backend *b)
 {
     struct cuda_share *s = b->share;
+    pf_cuda_far_give_up(b);
     for (int il = 0; il < s->sizes.n_layer; il++) {
         __atomic_store_n(&s->deals[il].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
         raise_answers(b, il, CU_FLAG_GIVEN_UP);
     }
 }
 
+/* Where a layer's attention comes next, it comes before what can wait: the device shows its queries soon, and the
+ * router's picks only later. */
 pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph)
 {
     struct cuda_share *s = b->share;
-    for (int i = 0; s && i < s->n_served[graph]; i++) {
-        pf_status st = serve_layer(b, &s->served[graph][i], true);
+    int n = s ? s->n_served[graph] : 0;
+    bool owes = false;                   /* to say that a layer is served */
+    for (int i = 0; i < n; i++) {
+        const struct served *l = &s->served[graph][i];
+        pf_status st = l->attends ? serve_attention(b, l, true) : serve_layer(b, l, true);
         if (st < 0) {
             give_up(b);
             return st;
+        }
+        owes |= !l->attends;
+        if (owes && (i + 1 == n || !l[1].attends)) {
+            s->host.served(s->host.ctx);
+            owes = false;
         }
     }
     return PF_OK;
@@ -355,18 +383,40 @@ static pf_status take_answer(struct cuda_backend *b, const struct cuda_backend *
     return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
 }
 
-static pf_status serve_or_list(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+static pf_status serve_or_list(struct cuda_backend *b, const struct served *l)
 {
     struct cuda_share *s = b->share;
-    const struct served l = { il, *e };
     if (s->graph >= 0) {
-        s->served[s->graph][s->n_served[s->graph]++] = l;
+        s->served[s->graph][s->n_served[s->graph]++] = *l;
         return PF_OK;
     }
-    pf_status st = serve_layer(b, &l, false);
+    pf_status st = l->attends ? serve_attention(b, l, false) : serve_layer(b, l, false);
     if (st < 0)
         give_up(b);
+    else if (!l->attends)
+        s->host.served(s->host.ctx);
     return st;
+}
+
+static pf_status serve_experts(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+{
+    return serve_or_list(b, &(struct served){ .il = il, .e = *e });
+}
+
+bool pf_cuda_share_attends(struct cuda_backend *b, const struct pf_attention_op *a, struct cu_far *far)
+{
+    if (!a->by_host)
+        return false;
+    if (b->share->graph < 0)
+        pf_count(&b->share->waited_ns, pf_cuda_far_lower(b, a->by_host->il));
+    *far = pf_cuda_far_of(b, a->by_host->il);
+    return true;
+}
+
+pf_status pf_cuda_share_attend(struct cuda_backend *b, const struct pf_attention_op *a)
+{
+    return serve_or_list(b, &(struct served){ .il = a->by_host->il, .attends = true, .kv = *a->kv,
+                                              .partials = pf_cuda_far_partials(b, a) });
 }
 
 static pf_status share_offer(pf_backend *backend, int il, const struct pf_experts_op *e)
@@ -388,12 +438,12 @@ static pf_status share_experts(pf_backend *backend, int il, const struct pf_expe
     PF_TRY(pf_cuda_settle(b));
     if (s->graph >= 0 && !b->among && pf_cuda_has_turns(e)) {
         struct cu_take take = take_of(b, b, il, e);
-        PF_TRY(serve_or_list(b, il, e));
+        PF_TRY(serve_experts(b, il, e));
         return pf_cuda_in_turns(b, e, s->now, s->late, &take);
     }
     PF_TRY(pf_cuda_gate_up(b, e, s->now));
     PF_TRY(pf_cuda_down_rows(b, e, s->now));
-    PF_TRY(serve_or_list(b, il, e));
+    PF_TRY(serve_experts(b, il, e));
     PF_TRY(b->among ? pf_cuda_among_late(b, il, e) : PF_OK);
     PF_TRY(take_answer(b, b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, s->late));
@@ -488,7 +538,8 @@ static void share_handoffs_reset(pf_backend *backend)
 }
 
 const struct pf_share_ops pf_cuda_share_ops = {
-    .open = share_open, .offer = share_offer, .experts = share_experts,
+    .open = share_open, .attend_room = pf_cuda_attend_room, .attended = pf_cuda_attended,
+    .offer = share_offer, .experts = share_experts,
     .dealt = share_dealt, .hold = share_hold, .open_copies = pf_cuda_open_copies, .lend = pf_cuda_lend,
     .pin = pf_cuda_pin, .unpin = pf_cuda_unpin,
     .fetch = pf_cuda_fetch, .fetch_state = pf_cuda_fetch_state, .fetch_wait = pf_cuda_fetch_wait,

@@ -35,9 +35,7 @@ struct sim_backend {
     int               n_table;
 
     struct pf_share_sizes sizes;
-    pf_serve_fn      *serve;
-    pf_served_fn     *served;
-    void             *serve_ctx;
+    struct pf_share_host host;
     struct held { const void *gate, *up, *down; } *held;         /* [n_layer][n_expert] */
     float            *x, *weights;                /* as offered to the host */
     float            *rows;                       /* [n_picks][n_embd] outputs of the picks */
@@ -326,10 +324,39 @@ static pf_status sim_kv_store(pf_backend *backend, const struct pf_kv_view *kv, 
     return b->inner->ops->kv_store(b->inner, kv, k, v, pos, rows);
 }
 
+/* The host's part of attention: whatever it says of queries that are all zeros, all of it has to be there. The device
+ * computes everything once more itself. */
+static pf_status ask_partials(struct sim_backend *b, const struct pf_attention_op *a)
+{
+    const struct pf_kv_view *kv = a->kv;
+    size_t n_queries = (size_t)a->rows * (size_t)a->n_head, n_chunks = (size_t)(a->by_host->range->end -
+           a->by_host->range->first), n = n_chunks * n_queries, stride = pf_partial_floats(kv->hd_v);
+    int8_t *q = pf_alloc_array(PF_MEM_KERNELS, n_queries * (size_t)kv->hd_k, 2);
+    float *cq = pf_alloc_array(PF_MEM_KERNELS, n_queries, sizeof *cq),
+          *part = pf_alloc_array(PF_MEM_KERNELS, n * stride, sizeof *part);
+    pf_status st = q && cq && part ? PF_OK : PF_ENOMEM;
+    if (st == PF_OK) {
+        memset(part, POISON, n * stride * sizeof *part);
+        st = b->host.attend(b->host.ctx, a->by_host->il, &(struct pf_partials_op){
+            .kv = kv, .q = q, .cq = cq, .part = part, .n_q = a->rows * (a->n_head / kv->n_kv_head) });
+    }
+    for (size_t i = 0; st == PF_OK && i < n; i++)
+        st = isfinite(part[i * stride]) && part[i * stride + (size_t)kv->hd_v + 1] > 0 ? PF_OK : PF_EDEVICE;
+    pf_free(q);
+    pf_free(cq);
+    pf_free(part);
+    b->sim->n_attended += st == PF_OK;
+    return st;
+}
+
 static pf_status sim_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct sim_backend *b = sim_of(backend);
     OPERATE(b);
+    if (a->by_host && ask_partials(b, a) < 0)
+        PF_FAIL(PF_EDEVICE, "the host's part of attention is not there");
+    if (a->by_host)
+        PF_TRY(operate(b));
     return b->inner->ops->attention(b->inner, a);
 }
 
@@ -502,16 +529,13 @@ static void *floats(size_t n)
     return pf_alloc_array(PF_MEM_KERNELS, n, sizeof(float));
 }
 
-static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes *s, pf_serve_fn *serve,
-                                pf_served_fn *served, void *ctx)
+static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes *s, const struct pf_share_host *host)
 {
     struct sim_backend *b = sim_of(backend);
     size_t n_picks = PF_SHARE_ROWS * (size_t)s->n_used;
     b->sizes = *s;
-    b->serve = serve;
-    b->served = served;
+    b->host = *host;
     b->offered = -1;
-    b->serve_ctx = ctx;
     b->held = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->n_layer * (size_t)s->n_expert, sizeof *b->held);
     b->x = floats(PF_SHARE_ROWS * (size_t)s->n_embd);
     b->weights = floats(n_picks);
@@ -653,9 +677,9 @@ static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_
     }
     memset(b->answer.act, POISON, n_picks * (size_t)b->sizes.n_ff * sizeof *b->answer.act);
     memset(b->answer.y, POISON, n_picks * (size_t)b->sizes.n_embd * sizeof *b->answer.y);
-    PF_TRY(b->serve(b->serve_ctx, &(struct pf_offer){ il, &shown, true }, &b->answer));
+    PF_TRY(b->host.serve(b->host.ctx, &(struct pf_offer){ il, &shown, true }, &b->answer));
     b->offered = -1;
-    b->served(b->serve_ctx);
+    b->host.served(b->host.ctx);
     b->lost |= b->sim->lose_in_serve && e->rows == 1;
     PF_TRY(operate(b));
     for (size_t p = 0; p < n_picks; p++)
@@ -760,6 +784,16 @@ static pf_status sim_lend(pf_backend *backend, const void *host, size_t bytes, v
     return PF_OK;
 }
 
+static size_t sim_attend_room(pf_backend *backend)
+{
+    return sim_of(backend)->sim->attend_floats;
+}
+
+static void sim_attended(pf_backend *backend, struct pf_attended *out)
+{
+    *out = sim_of(backend)->sim->attended;
+}
+
 static void sim_handoffs(pf_backend *backend, struct pf_handoff_stats *out)
 {
     (void)backend;
@@ -772,7 +806,8 @@ static void sim_handoffs_reset(pf_backend *backend)
 }
 
 static const struct pf_share_ops sim_share = {
-    .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts,
+    .open = sim_share_open, .attend_room = sim_attend_room, .attended = sim_attended,
+    .offer = sim_offer, .experts = sim_share_experts,
     .dealt = sim_dealt, .hold = sim_hold, .open_copies = sim_open_copies, .lend = sim_lend,
     .pin = sim_pin, .unpin = sim_unpin,
     .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,

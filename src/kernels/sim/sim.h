@@ -6,7 +6,7 @@
 #ifndef PF_SIM_H
 #define PF_SIM_H
 
-#include "backend/backend.h"
+#include "backend/share.h"
 
 /* The faults of a simulated device. Events are counted from 1; a number that is 0: never. */
 struct pf_sim {
@@ -20,6 +20,9 @@ struct pf_sim {
     uint64_t again_every;            /* every n-th step that is like one before is only recorded: `end` sets *again */
     uint64_t fetch_ns;               /* how long a copy is said to have taken; 0: it is not said */
     bool     sees_host;              /* it can read the host's memory in place */
+    uint64_t attend_floats;          /* of partials that the host may make of a layer's attention; 0: none */
+    struct pf_attended attended;     /* what that is said to take */
+    uint64_t n_attended;             /* layers of which the host has made some, counted for the test */
     bool     lose_in_serve;          /* lost while the host computes the experts of a layer, on a step of one row */
     uint64_t n_allocs, n_fetches, n_ops, n_pinned, n_steps;      /* counted for the test */
 };

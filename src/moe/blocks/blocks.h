@@ -35,12 +35,15 @@ pf_status pf_compress_again(struct pf_step *t, struct pf_session *s, int il, int
 pf_status pf_dense_block(struct pf_step *t, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_step *t, int il, int rows);
 
-/* far.c: keys and values of a prompt that lie in main memory. take: if layer il reads any by way of the stage, *at_hand
- * becomes the view by which the part stores its own and attends; give_back, behind attention: its own go to main
- * memory, and the next layer's begin to cross. drop: behind the last layer, waits for a copy that nobody took. */
+/* far.c: keys and values that lie in main memory. begin: what the CPU attends to in a step of few rows; is_shared:
+ * whether it does in a layer with these keys and values. In a prompt, take: if layer il reads any by way of the stage,
+ * *at_hand becomes the view by which the part stores its own and attends; give_back, behind attention: its own go to
+ * main memory, and the next layer's begin to cross. drop: behind the last layer, waits for a copy that nobody took. */
 pf_status pf_far_take(struct pf_step *t, int il, const struct pf_part *p, struct pf_kv_view *at_hand);
 pf_status pf_far_give_back(struct pf_step *t, int il, const struct pf_part *p);
 void      pf_far_drop(struct pf_step *t);
+void      pf_far_begin(struct pf_step *t);
+bool      pf_far_is_shared(const struct pf_step *t, const struct pf_kv_layer *kv);
 
 /* lent.c: keys and values of a layer of the CPU that visits the card at work. Bytes of the card's stage that layers
  * [first, end) take, one at a time; *lent: the part's, there, for this layer; what its rows wrote goes back. */

@@ -1,4 +1,7 @@
-/* Far keys and values in a prompt. Each tile of queries would read them over the bus, so those of a layer come once to
+/* Far keys and values. In a step of few rows of one session device and CPU attend to them at the same time, each to its
+ * own chunks (backend/share.h).
+ *
+ * In a prompt each tile of queries would read them over the bus, so those of a layer come once to
  * the stage, and its attention reads them there. What earlier steps have written is copied; this step's rows are stored
  * on the stage, and go from there to main memory in whole places: a kernel that stores them there sends one and four
  * bytes at a time over the bus.
@@ -17,6 +20,47 @@
 #include "moe/place/placement.h"
 
 enum { IN_PLACE_ROWS = 8 };              /* so few rows of a part read each far place once, where it is */
+
+/* ---- Few rows ---------------------------------------------------------------------------------------------------- */
+
+/* Floats of the partials that a step of one row has of a chunk in a layer with far places, at most; *n_near: its near
+ * places, the same in all layers. 0: no layer has any. */
+static size_t partial_floats(const struct pf_session *s, int *n_near)
+{
+    size_t most = 0;
+    for (int il = 0; il < s->m->n_layer; il++) {
+        const struct pf_attention *a = &s->m->layers[il].attn;
+        if (s->m->layers[il].mixer != PF_MIXER_ATTENTION || !s->kv[a->kv_layer].far)
+            continue;
+        size_t n = (size_t)a->n_head * pf_partial_floats(a->hd_v);
+        *n_near = s->kv[a->kv_layer].view.n_near;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Of several processes each would have its own number of near places, and what one replays all have to. */
+void pf_far_begin(struct pf_step *t)
+{
+    const struct pf_session *s = t->parts->s;
+    int n_near = 0;
+    t->far_by_host = (struct pf_far_range){ 0, 0 };
+    if (t->m->crew || t->n_parts > 1 || t->rows > PF_BY_HOST_ROWS || s->computed < PF_KV_CHUNK_POSITIONS)
+        return;
+    size_t floats = partial_floats(s, &n_near);
+    const struct pf_far_step step = { .rows = t->rows, .first = n_near, .floats = floats * (size_t)t->rows,
+                                      .end = (int)(s->computed / PF_KV_CHUNK_POSITIONS) };
+    struct pf_far_range range;
+    if (floats > 0 && step.first < step.end && pf_place_attends(t->m->place, &step, &range))
+        t->far_by_host = range;
+}
+
+bool pf_far_is_shared(const struct pf_step *t, const struct pf_kv_layer *kv)
+{
+    return t->far_by_host.end > 0 && kv->far;
+}
+
+/* ---- Prompts ----------------------------------------------------------------------------------------------------- */
 
 /* A layer's far places up to a part's last position, and where they are on the stage. */
 struct far {

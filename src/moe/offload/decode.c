@@ -242,12 +242,32 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     return pf_residency_run(f->ram, offer->il, e, f->is_held, serve_batch, f);
 }
 
+/* Far keys and values are no part of what the experts of the layer before took. */
+pf_status pf_decode_attend(void *ctx, int il, const struct pf_partials_op *p)
+{
+    struct pf_offload *f = ctx;
+    pf_backend *cpu = f->base.m->cpu;
+    struct pf_partials_op mine = *p;
+    if (f->lesson.n > 0)
+        end_lesson(f);
+    pf_offload_note(f, "layer", il);
+    pf_spans_enter(f->base.m->spans, "far keys and values", il);
+    mine.first = f->far_range.first;
+    mine.end = f->far_range.end;
+    PF_TRY(cpu->ops->partials(cpu, &mine));
+    pf_count(&f->far_bytes, (uint64_t)(mine.end - mine.first) * pf_kv_chunk_bytes(p->kv));
+    pf_offload_note(f, "attention, waiting", il);
+    pf_spans_enter(f->base.m->spans, "waiting for the GPU", il);
+    return PF_OK;
+}
+
 /* When it is called, the GPU has come to the layer's picks; when it returns, it is waiting, or still at the experts it
  * holds. In a replayed step nobody else says which layer this is. */
 pf_status pf_decode_serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
 {
     struct pf_offload *f = ctx;
-    end_lesson(f);
+    if (f->lesson.n > 0)                     /* attention has not ended it */
+        end_lesson(f);
     pf_offload_note(f, "layer", offer->il);
     pf_spans_enter(f->base.m->spans, "experts", offer->il);
     PF_TRY(serve_picks(f, offer, answer));

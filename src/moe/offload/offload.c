@@ -33,6 +33,16 @@ static pf_status offload_experts(struct pf_placement *p, pf_backend *b, int il, 
     return pf_prompts_experts(pf_offload_of(p), il, e);
 }
 
+static bool offload_attends(struct pf_placement *p, const struct pf_far_step *s, struct pf_far_range *out)
+{
+    struct pf_offload *f = pf_offload_of(p);
+    const struct pf_share_ops *share = p->device->ops->share;
+    size_t room = f->force_cpu ? 0 : share->attend_room(p->device) / s->floats;
+    int n = s->end - s->first, most = room < (size_t)n ? (int)room : n, k = pf_far_deal(&f->far, s->rows, n, most);
+    f->far_range = *out = (struct pf_far_range){ s->end - k, s->end };
+    return k > 0;
+}
+
 /* The drive has the CPU's turns to read in; a guess would be one more. */
 static enum pf_guess offload_guesses(const struct pf_placement *p, int il, int rows)
 {
@@ -45,6 +55,11 @@ static enum pf_guess offload_guesses(const struct pf_placement *p, int il, int r
 static pf_status offload_between(struct pf_placement *p, int rows)
 {
     struct pf_offload *f = pf_offload_of(p);
+    struct pf_attended took;
+    if (f->far.n_host > 0) {
+        p->device->ops->share->attended(p->device, &took);
+        pf_far_learn(&f->far, &took);
+    }
     pf_prompts_drop_ahead(f);                /* copies ahead that a failed step has left */
     f->lesson.n = 0;                         /* the last layer's: nobody knows when it was over */
     uint64_t now = f->gpu_since_ns = pf_now_ns();
@@ -182,6 +197,7 @@ static void offload_stats(const struct pf_placement *p, struct pf_stats *out)
     out->n_in_place = pf_counted(&f->n_in_place);
     out->in_place_bytes = pf_counted(&f->in_place_bytes);
     out->stream_bytes = pf_counted(&f->stream_bytes);
+    out->far_cpu_bytes = pf_counted(&f->far_bytes);
     p->device->ops->share->handoffs(p->device, &h);
     out->handoff_p50_ns = h.p50_ns;
     out->handoff_p95_ns = h.p95_ns;
@@ -197,7 +213,7 @@ static void count_anew(pf_counter **counters, size_t n)
 static void offload_stats_reset(struct pf_placement *p)
 {
     struct pf_offload *f = pf_offload_of(p);
-    count_anew((pf_counter *[]){ &f->stream_bytes, &f->n_in_place, &f->in_place_bytes }, 3);
+    count_anew((pf_counter *[]){ &f->stream_bytes, &f->n_in_place, &f->in_place_bytes, &f->far_bytes }, 4);
     for (int k = 0; k < f->n_lanes; k++) {
         struct pf_lane *l = &f->lanes[k];
         count_anew((pf_counter *[]){ &l->post.n_transfers, &l->post.transfer_bytes, &l->post.transfer_ns,
@@ -291,7 +307,8 @@ static pf_status open_lane(struct pf_offload *f, int k, uint64_t room)
     l->post.prices = &f->solver.prices;
     l->post.spans = m->spans;
     PF_TRY(k > 0 ? pf_model_place_extra(m, l->device) : PF_OK);
-    PF_TRY(share->open(l->device, &sizes, pf_decode_serve, pf_decode_served, f));
+    const struct pf_share_host host = { pf_decode_serve, pf_decode_served, pf_decode_attend, f };
+    PF_TRY(share->open(l->device, &sizes, &host));
     return open_memory(f, l, room);
 }
 
@@ -399,7 +416,7 @@ static void offload_close(struct pf_placement *p)
 }
 
 static const struct pf_place_ops ops = {
-    .between = offload_between, .ended = offload_ended, .want = offload_want,
+    .between = offload_between, .attends = offload_attends, .ended = offload_ended, .want = offload_want,
     .experts = offload_experts, .guesses = offload_guesses, .reserve = offload_reserve,
     .make_room = offload_make_room, .use_room = offload_use_room, .fill = offload_fill, .measure = offload_measure,
     .knows = offload_knows, .tell = offload_tell, .recall = offload_recall, .stats = offload_stats,

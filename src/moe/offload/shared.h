@@ -5,6 +5,7 @@
 #include "backend/among.h"
 #include "base/pf_count.h"
 #include "base/pf_time.h"
+#include "moe/offload/far_deal.h"
 #include "moe/offload/offload.h"
 #include "moe/offload/postfetch.h"
 #include "moe/offload/prompt_deal.h"
@@ -85,6 +86,10 @@ struct pf_offload {
                                             one's picks came */
     int                     n_batches;   /* batches of the layer's experts so far */
 
+    struct pf_far_deal   far;            /* chunks of far keys and values that the CPU attends to, */
+    struct pf_far_range  far_range;      /* in this step */
+    pf_counter           far_bytes;      /* that the CPU has attended to */
+
     /* prompts.c */
     const uint8_t **on_device[3];        /* [n_expert] */
     int            *held;                /* [n_expert] */
@@ -145,6 +150,7 @@ void pf_offload_note(struct pf_offload *f, const char *what, int il);
  * it. */
 pf_status pf_decode_serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer);
 void      pf_decode_served(void *ctx);
+pf_status pf_decode_attend(void *ctx, int il, const struct pf_partials_op *p);
 void      pf_decode_ended(struct pf_offload *f);
 
 /* prompts.c. The experts of a layer for more rows than can be served; drops what was copied ahead, of a step that

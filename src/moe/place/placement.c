@@ -16,6 +16,12 @@ pf_status pf_place_between(struct pf_placement *p, int rows)
     return p ? p->ops->between(p, rows) : PF_OK;
 }
 
+bool pf_place_attends(struct pf_placement *p, const struct pf_far_step *s, struct pf_far_range *out)
+{
+    FIRST_WITH(p, attends);
+    return p && p->ops->attends(p, s, out);
+}
+
 void pf_place_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
 {
     FIRST_WITH(p, ended);

@@ -104,11 +104,22 @@ static inline pf_backend *pf_place_unit(const struct pf_placement *p, int k)
     return p->cards[k] && !pf_place_has_lost(p, k) ? p->cards[k] : p->m->cpu;
 }
 
+/* A step of few rows of one session: the far chunks [first, end) of its keys and values that it does not write to;
+ * floats of the partials that it has of a chunk in one layer, at most. */
+struct pf_far_step {
+    int    rows, first, end;
+    size_t floats;
+};
+
 /* A function that is NULL is that of the placement under this one, or does nothing. */
 struct pf_place_ops {
     /* between: before a step of so many rows. ended: after a step that began at begun_ns and went well or failed. */
     pf_status (*between)(struct pf_placement *p, int rows);
     void      (*ended)(struct pf_placement *p, uint64_t begun_ns, bool well);
+
+    /* After between: whether the CPU makes the partials of some chunks in the step's layers with far keys and values,
+     * and of which. */
+    bool      (*attends)(struct pf_placement *p, const struct pf_far_step *s, struct pf_far_range *out);
 
     /* Between enter and leave the weights of a layer but its routed experts can be used. leave follows every enter that
      * succeeded. */
@@ -172,6 +183,7 @@ struct pf_place_ops {
 
 pf_status pf_place_between(struct pf_placement *p, int rows);
 void      pf_place_ended(struct pf_placement *p, uint64_t begun_ns, bool well);
+bool      pf_place_attends(struct pf_placement *p, const struct pf_far_step *s, struct pf_far_range *out);
 pf_status pf_place_enter(struct pf_placement *p, int il);
 void      pf_place_leave(struct pf_placement *p, int il);
 pf_status pf_place_want(struct pf_placement *p, int il, const struct pf_experts_op *e);

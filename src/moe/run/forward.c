@@ -256,7 +256,8 @@ static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
     int unit = (int)(t->unit - t->m->work->units);
     bool hands_out = pf_crew_follows(t->m) ? t->hands_out : n_logits > 0 && fills_sessions(t);
     struct pf_repeat r = { .how = t->how, .once = t->n_parts > PF_REPEAT_PARTS || pf_watch_inside(t->m),
-                           .rows = t->rows, .n_logits = n_logits, .n_parts = t->n_parts, .hands_out = hands_out };
+                           .rows = t->rows, .n_logits = n_logits, .n_parts = t->n_parts, .hands_out = hands_out,
+                           .by_host = t->far_by_host.end > 0 };
     for (int i = 0; !r.once && i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
         r.once = pf_state_cut(p->s, p->rows) > 0;
@@ -408,6 +409,7 @@ static pf_status prepare(struct pf_step *t)
 {
     pf_spans_enter(t->m->spans, "inputs", -1);
     PF_TRY(pf_place_between(t->m->place, t->rows));
+    pf_far_begin(t);
     PF_TRY(pf_watch_begin(t));
     return pf_inputs_put(t);
 }

@@ -15,6 +15,7 @@ static void cut_inputs(struct pf_work_unit *u, const struct pf_model *m, int row
     u->buf.ids = to.ids;
     u->buf.pos = to.pos;
     u->buf.temper = to.temper;
+    u->buf.far_range = to.far_range;
     u->buf.cs = to.cs;
     u->buf.near_cs = to.near_cs;
     u->buf.blocks = to.blocks;
@@ -106,6 +107,7 @@ pf_status pf_inputs_put(struct pf_step *t)
 {
     struct pf_work *work = t->m->work;
     struct pf_inputs in = pf_inputs_at(t->m, t->rows, work->inputs);
+    *in.far_range = t->far_by_host;
     for (int i = 0; i < t->n_parts; i++)
         fill_rows(&t->parts[i], &in);
     pf_rope_table(&t->m->near_rope, in.pos, 1, t->rows, in.near_cs);
