@@ -19,8 +19,7 @@ struct rates {
     double joint;                        /* main memory, read by the CPU and by such copies at once */
 };
 
-/* gpu -1: none. beside: the CPU computes, too; copies: experts, or keys and values, can
- * cross to the GPU. */
+/* gpu -1: none. beside: the CPU computes, too; copies: experts, or keys and values, cross to the GPU. */
 void rates_measure(struct rates *r, struct membw *bw, int n_threads, int gpu, bool beside, bool copies);
 
 /* The bytes and hand-offs of one decoded token. */

@@ -753,7 +753,7 @@ struct pf_stats {
     uint64_t n_in_place, in_place_bytes;         /* experts that the GPU read from RAM as it multiplied */
     uint64_t far_bytes;              /* keys and values for which the GPU has no room that steps attended to: each step
                                         reads them once, at least */
-    uint64_t far_cpu_bytes;          /* of them, those that the CPU attended to, where they lie */
+    uint64_t far_cpu_bytes;          /* the part of far_bytes that the CPU attended to, beside the GPU */
     uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
     uint64_t gpu_busy_ns;            /* the part of step_ns in which the GPU computed */
     uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back,

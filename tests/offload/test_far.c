@@ -237,10 +237,10 @@ static void test_shared_out(void)
 {
     struct pf_sim sims[] = {
         { .attend_floats = 1 << 20, .attended = { 4000, 4000 } },
-        { .attend_floats = 1 << 20, .attended = { 4, 4000000 } },     /* the CPU does most */
-        { .attend_floats = 1 << 20, .attended = { 4000000, 4 } },     /* the device does most */
-        { .attend_floats = 1 << 20, .attended = { 0, 0 } },           /* nobody knows */
-        { .attend_floats = 8 },                                          /* no room for a chunk */
+        { .attend_floats = 1 << 20, .attended = { 4, 4000000 } },        /* the CPU does most */
+        { .attend_floats = 1 << 20, .attended = { 4000000, 4 } },        /* the device does most */
+        { .attend_floats = 1 << 20, .attended = { 0, 0 } },              /* nobody knows */
+        { .attend_floats = 8 },                                       /* no room for a chunk */
     };
     char name[64];
     if (!simulates())

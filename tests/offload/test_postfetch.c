@@ -6,8 +6,8 @@
 
 #include "check.h"
 #include "kernels/sim/sim.h"
-#include "moe/offload/postfetch.h"
 #include "moe/offload/far_deal.h"
+#include "moe/offload/postfetch.h"
 #include "moe/offload/prompt_deal.h"
 
 enum { N_EXPERTS = 6, GATE = 700, UP = 300, DOWN = 1000 };

@@ -1,11 +1,10 @@
 /* Private to kernels/cpu/: the CPU backend's state and the pieces its files share.
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
- * cpu_experts.c runs experts; cpu_attention.c and cpu_attention_i16.c attend, cpu_rounds.c deals out their work;
- * cpu_partials.c makes partials for a device;
- * cpu_choose.c chooses to what; cpu_delta.c steps delta nets, cpu_ssm.c convolutions and Mamba2; cpu_compress.c makes
- * rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the pool
- * in such a way that a value never depends on the slicing. */
+ * cpu_experts.c runs experts; cpu_attention.c and cpu_attention_i16.c attend, cpu_rounds.c deals out their work,
+ * cpu_partials.c attends in part, for a device; cpu_choose.c chooses to what; cpu_delta.c steps delta nets, cpu_ssm.c
+ * convolutions and Mamba2; cpu_compress.c makes rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks
+ * experts. All slice their work over the pool in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 

@@ -270,10 +270,11 @@ struct cu_heads {
 };
 cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
 
+struct cu_far;
+
 /* Attention in whole numbers (docs/numerics.md), for keys and values of type I16. store: keys and values of rows.
  * attention: rows of queries go to s->q first, where heads, if not NULL, says what happens to them before, and that
  * keys and values are stored, too. n_chunks: no less than the positions take. x: as pf_cu_attention has it. */
-struct cu_far;
 struct cu_i16 {
     uint8_t *q;                   /* [rows][n_head][2 hd_k]; of a latent in tiles, CU_LATENT_SPARE more */
     float   *cq;                  /* [rows][n_head]; of a latent pairs */

@@ -39,7 +39,7 @@ struct served {
 
 struct cuda_share {
     struct pf_share_sizes sizes;
-    struct pf_share_host host;
+    struct pf_share_host  host;
 
     struct cu_flag *offers, *deals, *answers;        /* [n_layer] */
     float       *x, *weights;            /* the offer's copies for the host */
