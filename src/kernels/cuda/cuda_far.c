@@ -64,18 +64,15 @@ static pf_status open_far(struct cuda_backend *b, struct cuda_far *f)
     return open_mapped(b, f);
 }
 
+/* What was not to be had once is not asked for again: the device does without the host. */
 size_t pf_cuda_attend_room(pf_backend *backend)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    if (b->far)
-        return b->far->mapped ? PART_BYTES / sizeof(float) : 0;
-    struct cuda_far *f = b->far = pf_alloc(PF_MEM_KERNELS, sizeof *f);
-    if (!f)
-        return 0;
-    f->n_layer = pf_cuda_share_layers(b);
-    if (open_far(b, f) < 0)
-        return 0;
-    return PART_BYTES / sizeof(float);
+    if (!b->far && (b->far = pf_alloc(PF_MEM_KERNELS, sizeof *b->far))) {
+        b->far->n_layer = pf_cuda_share_layers(b);
+        (void)open_far(b, b->far);
+    }
+    return b->far && b->far->mapped ? PART_BYTES / sizeof(float) : 0;
 }
 
 void pf_cuda_far_close(struct cuda_backend *b)
