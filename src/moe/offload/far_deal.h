@@ -7,23 +7,26 @@
  * Nobody knows beforehand what a chunk takes either of them, as they share the memory's bandwidth. So the CPU's share
  * is moved after every step, by half of what would have made both end together if what each took were all for its far
  * chunks: what the GPU has near makes the move smaller, and changes nothing of where it leads. More rows are more work
- * for the CPU with the same bytes, so the share is kept for each power of two of them.
+ * for the CPU with the same bytes, and in a short context what each takes before its first chunk counts for more: the
+ * share is kept for each power of two of rows and of chunks. Where it is less than half a chunk, to hand over takes
+ * longer than it saves: the GPU attends alone, but for a step now and then that shows whether it still does.
  *
- * Plain data, all zeros at first; one thread at a time. */
+ * All zeros at first; it points into itself, so it is not copied; one thread at a time. */
 #ifndef PF_FAR_DEAL_H
 #define PF_FAR_DEAL_H
 
 #include "backend/share.h"
 
-enum { PF_FAR_SIZES = 4 };               /* rows below 2^4 */
+enum { PF_FAR_ROWS = 4, PF_FAR_CHUNKS = 12 };        /* rows below 2^4; as many chunks as 2^12 and more are one */
 
 struct pf_far_deal {
-    double share[PF_FAR_SIZES];          /* the CPU's, of n + 1; 0: nothing is known yet */
-    int    size, n_host, n_device;       /* the deal of the step under way: whose share, chunks; n_host 0: none */
+    double  share[PF_FAR_ROWS][PF_FAR_CHUNKS];       /* the CPU's, of n + 1; 0: nothing is known yet */
+    double *share_at;                    /* of the step under way, */
+    int     n_host, n_device, most;      /* its chunks, and how many the CPU could have had; n_host 0: it has none */
+    int     n_without;                   /* steps since it had any, with far chunks */
 };
 
-/* The CPU's part of n far chunks that a step of so many rows does not write to: one at least, so that what it takes is
- * seen; `most` at most. 0: none. */
+/* The CPU's part of n far chunks that a step of so many rows does not write to: `most` at most. 0: none. */
 int  pf_far_deal(struct pf_far_deal *d, int rows, int n, int most);
 
 /* What the layers of the step took whose deal was the last one. The deal is over. */
