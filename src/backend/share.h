@@ -123,7 +123,8 @@ struct pf_share_ops {
     /* Between steps, once memory is reserved: floats of partials that the host may make for a layer; 0: there is no
      * memory for any. */
     size_t    (*attend_room)(pf_backend *b);
-    /* Between steps: how long the layers of the last step took that had `by_host`. */
+    /* Between steps: how long the layers of the last step took that had `by_host`, if that has not been asked yet; else
+     * zeros. */
     void      (*attended)(pf_backend *b, struct pf_attended *out);
 
     /* The experts of a layer for at most PF_SHARE_ROWS rows. offer shows the host what was picked; other operations may

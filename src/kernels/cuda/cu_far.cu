@@ -17,8 +17,8 @@ struct far_rows {
 /* The row of a step that is query i of all, as the host numbers them. */
 CU_INLINE struct i16_row row_of(const struct i16_attention &o, int i)
 {
-    int group = o.a.n_head / o.kv.n_kv_head, n_q = o.a.rows * group, hk = i / n_q, k = i % n_q;
-    return { k / group, hk * group + k % group, 0, 0, true };
+    int n_q = o.a.rows * (o.a.n_head / o.kv.n_kv_head);
+    return i16_row_of(o, i / n_q, i % n_q);
 }
 
 /* A single block: what it writes is some kilobytes. */
@@ -73,6 +73,20 @@ CU_INLINE void take_partial(const struct i16_attention &o, const struct i16_row 
     }
 }
 
+/* In place of a partial that the host has not made, for which the step fails: numbers, so that what follows does not
+ * find another fault in memory that nobody has written. */
+CU_INLINE void lack_partial(const struct i16_attention &o, const struct i16_row &row, int c)
+{
+    size_t at = part_of(o, row, c);
+    int lane = threadIdx.x % WARP;
+    for (int d = lane; d < o.kv.hd_v; d += WARP)
+        o.s.part[at * o.kv.hd_v + d] = 0;
+    if (lane == 0) {
+        maxima(o)[at] = 0;
+        zs(o)[at] = 1;
+    }
+}
+
 static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constant__ struct far_rows f)
 {
     enum { N_WARPS = TAKE_BLOCKS * (TAKE_THREADS / WARP) };
@@ -84,11 +98,14 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
     if (threadIdx.x == 0)
         said = hear(f);
     __syncthreads();
-    if (said != CU_FLAG_UP)
-        return;
-    for (int i = warp; i < host.n * n_queries; i += N_WARPS)
-        take_partial(o, row_of(o, i % n_queries), host.first + i / n_queries,
-                     f.far.part + (size_t)i * pf_partial_floats(o.kv.hd_v));
+    for (int i = warp; i < host.n * n_queries; i += N_WARPS) {
+        struct i16_row row = row_of(o, i % n_queries);
+        int c = host.first + i / n_queries;
+        if (said == CU_FLAG_UP)
+            take_partial(o, row, c, f.far.part + (size_t)i * pf_partial_floats(o.kv.hd_v));
+        else
+            lack_partial(o, row, c);
+    }
 }
 
 extern "C" cudaError_t pf_cu_far_show(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *s,

@@ -26,7 +26,7 @@ struct cuda_far {
     int             n_layer;
     struct far_timing {
         uint64_t seen_ns, made_ns;       /* by the host's clock; 0: not in this step */
-        bool     replayed;
+        bool     replayed, told;         /* told: pf_cuda_attended has said so */
     } *timings;                          /* [n_layer] */
 };
 
@@ -101,7 +101,7 @@ uint64_t pf_cuda_far_lower(struct cuda_backend *b, int il)
         return 0;
     uint64_t ns = waited(f, il);
     f->shown[il] = f->made[il] = (struct cu_flag){ .up = CU_FLAG_DOWN };
-    f->timings[il] = (struct far_timing){ 0, 0, false };
+    f->timings[il] = (struct far_timing){ 0, 0, false, false };
     return ns;
 }
 
@@ -133,7 +133,7 @@ struct cu_flag *pf_cuda_far_shown(const struct cuda_backend *b, int il)
 
 void pf_cuda_far_made(struct cuda_backend *b, int il, uint64_t seen_ns, bool replayed)
 {
-    b->far->timings[il] = (struct far_timing){ seen_ns, pf_now_ns(), replayed };
+    b->far->timings[il] = (struct far_timing){ seen_ns, pf_now_ns(), replayed, false };
     __atomic_store_n(&b->far->made[il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
 }
 
@@ -146,13 +146,14 @@ static uint64_t host_ns(const struct cuda_far *f, int il)
 
 void pf_cuda_attended(pf_backend *backend, struct pf_attended *out)
 {
-    const struct cuda_far *f = pf_cuda_of(backend)->far;
+    struct cuda_far *f = pf_cuda_of(backend)->far;
     *out = (struct pf_attended){ 0, 0 };
     for (int il = 0; f && f->mapped && il < f->n_layer; il++) {
-        const struct far_timing *t = &f->timings[il];
+        struct far_timing *t = &f->timings[il];
         uint64_t shown = f->shown[il].ns, began = f->made[il].began_ns;
-        if (!t->replayed || shown == 0 || began <= shown)
+        if (!t->replayed || t->told || shown == 0 || began <= shown)
             continue;
+        t->told = true;
         out->host_ns += host_ns(f, il);
         out->device_ns += began - shown;
     }
