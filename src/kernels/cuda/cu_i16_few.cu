@@ -400,7 +400,7 @@ static cudaError_t start(cudaStream_t st, struct few_rows f, int n_units, size_t
 }
 
 static cudaError_t start_partials(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
-                               int n_units, size_t shared_bytes)
+                                  int n_units, size_t shared_bytes)
 {
     struct few_rows f = { o, parts, 0, 0, 0, is_whole(o) };
     int most = 0;

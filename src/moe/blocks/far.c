@@ -1,10 +1,10 @@
 /* Far keys and values. In a step of few rows of one session device and CPU attend to them at the same time, each to its
  * own chunks (backend/share.h).
  *
- * In a prompt each tile of queries would read them over the bus, so those of a layer come once to
- * the stage, and its attention reads them there. What earlier steps have written is copied; this step's rows are stored
- * on the stage, and go from there to main memory in whole places: a kernel that stores them there sends one and four
- * bytes at a time over the bus.
+ * In a prompt each tile of queries would read them over the bus, so those of a layer come once to the stage, and its
+ * attention reads them there. What earlier steps have written is copied; this step's rows are stored on the stage, and
+ * go from there to main memory in whole places: a kernel that stores them there sends one and four bytes at a time over
+ * the bus.
  *
  *     far      | places of earlier steps | this step's |        main memory
  *                    copied |                   ^ copied behind attention
