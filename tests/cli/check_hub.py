@@ -18,6 +18,7 @@ from cli import check, environment, finish, run, run_path, scratch
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "fables.gguf")
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
 DATA = bytes(i * 7919 >> 3 & 255 for i in range(300000))
+PIECE = 2 << 20                                                     # what is written of a file at once
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
@@ -98,9 +99,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
             time.sleep(3)
             return self.hang_up()
         if how == "slow":
-            self.reply(status, part[:100000], Content_Length=str(len(part)), **span)
+            self.reply(status, part[:-100000], Content_Length=str(len(part)), **span)
             self.wfile.flush()
-            time.sleep(1.5)
+            time.sleep(20)
             return self.hang_up()
         if how == "chunks cut":
             self.reply(status, b"%x\r\n%s\r\n" % (5000, part[:5000]), Transfer_Encoding="chunked", **span)
@@ -255,20 +256,22 @@ def check_token(folder, port):
 def check_interrupt(folder, port):
     env = hub_env(folder, port)
     env["HF_HUB_DOWNLOAD_TIMEOUT"] = "60"
-    Hub.plan, Hub.lists, Hub.asked = ["slow"], [], []
+    files, data = Hub.files, DATA * 8
+    Hub.plan, Hub.lists, Hub.asked, Hub.files = ["slow"], [], [], {"m-Q4_K_M.gguf": data}
     p = subprocess.Popen([run_path, "pull", "o/r:Q4_K_M"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    part = blob_of(env, DATA) + ".incomplete"
-    for _ in range(100):
+    part = blob_of(env, data) + ".incomplete"
+    for _ in range(500):
         time.sleep(0.02)
-        if os.path.exists(part) and os.path.getsize(part) >= 100000:
+        if os.path.exists(part) and os.path.getsize(part) >= PIECE:
             break
     second = run("pull", "o/r:Q4_K_M", env=env)
     check(second.returncode == 1 and b"another program" in second.stderr, "two at once", second)
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=30)
-    check(p.returncode == 1 and b"goes on from here" in err and os.path.getsize(part) >= 100000, "Ctrl-C", out, err)
+    check(p.returncode == 1 and b"goes on from here" in err and os.path.getsize(part) >= PIECE, "Ctrl-C", out, err)
     r = pull(env)
-    check(r.returncode == 0 and whole(env) and Hub.asked[0][1], "goes on after Ctrl-C", r)
+    check(r.returncode == 0 and whole(env, data) and Hub.asked[0][1], "goes on after Ctrl-C", r)
+    Hub.files = files
 
 
 def check_running(folder, port):
