@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -239,10 +240,11 @@ int check_products(const struct check_opts *o)
 
 /* ---- Timing ----------------------------------------------------------------------------------------------------- */
 
-enum { BENCH_N = 2048, STREAM_BYTES = 256 << 20, CACHE_BYTES = 192 << 10, TILE_ROWS = 128, LONG_NS = 30000000 };
+enum { BENCH_N = 2048, CACHE_BYTES = 192 << 10, TILE_ROWS = 128, LONG_NS = 30000000 };
 
 struct bench {
-    uint8_t          *w;             /* STREAM_BYTES of rows of the type being timed */
+    uint8_t          *w;             /* rows of the type being timed, many times the last cache */
+    size_t            n_bytes;
     size_t            at;            /* where the stream goes on */
     double            read_gbs;      /* GB/s that one thread of this machine reads */
     struct check_acts acts;
@@ -252,8 +254,17 @@ struct bench {
     size_t            row_bytes;
 };
 
+/* Servers' last caches hold hundreds of megabytes. */
+static size_t stream_bytes(void)
+{
+    const size_t least = (size_t)256 << 20, most = (size_t)2 << 30;
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    size_t bytes = cache > 0 ? 4 * (size_t)cache : 0;
+    return bytes < least ? least : bytes > most ? most : bytes / 4096 * 4096;
+}
+
 /* Best of three: what plain loads reach, eight streams of 64 bytes a step. */
-static double measure_read(const uint8_t *w)
+static double measure_read(const uint8_t *w, size_t n_bytes)
 {
     typedef uint64_t vec __attribute__((vector_size(64), aligned(64)));
     const vec *v = (const vec *)(const void *)w;
@@ -261,7 +272,7 @@ static double measure_read(const uint8_t *w)
     for (int round = 0; round < 3; round++) {
         vec sum[4] = { { 0 } };
         uint64_t t = check_now_ns();
-        for (size_t i = 0; i < STREAM_BYTES / sizeof(vec); i += 4) {
+        for (size_t i = 0; i < n_bytes / sizeof(vec); i += 4) {
             __builtin_prefetch(&v[i + 64]);
             __builtin_prefetch(&v[i + 65]);
             __builtin_prefetch(&v[i + 66]);
@@ -273,8 +284,8 @@ static double measure_read(const uint8_t *w)
         sum[0] += sum[1] + sum[2] + sum[3];
         uint64_t all = sum[0][0] ^ sum[0][3];
         __asm__ volatile("" : : "r"(all));
-        if ((double)STREAM_BYTES / (double)t > best)
-            best = (double)STREAM_BYTES / (double)t;
+        if ((double)n_bytes / (double)t > best)
+            best = (double)n_bytes / (double)t;
     }
     return best;
 }
@@ -301,7 +312,7 @@ static double time_stream(struct bench *b)
         size_t bytes = 0;
         uint64_t start = check_now_ns(), t = 0;
         while (t < LONG_NS) {
-            if (b->at + ROWS * b->row_bytes > STREAM_BYTES)
+            if (b->at + ROWS * b->row_bytes > b->n_bytes)
                 b->at = 0;
             const uint8_t *w = b->w + b->at;
             b->at += ROWS * b->row_bytes;
@@ -364,9 +375,9 @@ static void bench_type(const struct check_opts *o, struct bench *b)
     b->row_bytes = (size_t)pf_qtype_row_bytes(b->type, BENCH_N);
     size_t once = b->row_bytes * TILE_ROWS, at = once;
     check_weights(&rng, b->type, CHECK_PLAIN, b->w, BENCH_N * TILE_ROWS);
-    for (; at + once <= STREAM_BYTES; at += once)
+    for (; at + once <= b->n_bytes; at += once)
         memcpy(b->w + at, b->w, once);
-    memcpy(b->w + at, b->w, STREAM_BYTES - at);
+    memcpy(b->w + at, b->w, b->n_bytes - at);
     for (int i = 0; pf_kernels_level(i); i++) {
         const struct pf_kernels *level = pf_kernels_level(i);
         if (!check_runs(o, level) || !(level->vec[b->type] || level->tile[b->type] || level->dequant[b->type]))
@@ -384,10 +395,11 @@ static void bench_type(const struct check_opts *o, struct bench *b)
 void bench_products(const struct check_opts *o)
 {
     struct check_rng rng = { .state = o->seed };
-    struct bench b = { .w = check_fenced_new(STREAM_BYTES), .acts = check_acts_new(&rng, BENCH_N, 32, true) };
+    struct bench b = { .n_bytes = stream_bytes(), .acts = check_acts_new(&rng, BENCH_N, 32, true) };
+    b.w = check_fenced_new(b.n_bytes);
     b.y = check_guarded_new(&rng, 1 << 20);
-    memset(b.w, 1, STREAM_BYTES);
-    b.read_gbs = measure_read(b.w);
+    memset(b.w, 1, b.n_bytes);
+    b.read_gbs = measure_read(b.w, b.n_bytes);
     printf("rows of %d; one thread reads %.1f GB/s\n", BENCH_N, b.read_gbs);
     for (int type = 0; type < PF_N_QTYPES; type++) {
         b.type = (enum pf_qtype)type;
@@ -396,5 +408,5 @@ void bench_products(const struct check_opts *o)
     }
     check_guarded_free(b.y);
     check_acts_free(&b.acts);
-    check_fenced_free(b.w, STREAM_BYTES);
+    check_fenced_free(b.w, b.n_bytes);
 }
