@@ -1,6 +1,6 @@
 /* CUDA's calls fail, one after the other, in steps whose far keys and values the CPU attends to beside the GPU: once,
  * and with all that follow, as when the device is lost. Each time a session takes up a saved sequence and goes on by
- * one row, by four, and by one. Whatever failed, the bits are those of the CPU, and nothing is left behind.
+ * one row, by four, by one and by two. Whatever failed, the bits are those of the CPU, and nothing is left behind.
  *
  * usage: faults_far MODEL.gguf [EVERY [FIRST]]        every EVERY'th call, from FIRST on */
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "pfmoe.h"
 
 enum { CHUNK = 256, N_PROMPT = 3 * CHUNK - 4, N_STEPS = 9, N_TOKENS = N_PROMPT + 20 };
-static const size_t step_rows[N_STEPS] = { 1, 1, 1, 4, 4, 4, 1, 1, 2 };      /* the fifth begins a chunk */
+static const size_t step_rows[N_STEPS] = { 1, 1, 1, 4, 4, 4, 1, 1, 2 };      /* the fourth ends behind a chunk's end */
 
 static const char *path;
 static float      *expected;                 /* [N_STEPS][n_vocab] */

@@ -243,7 +243,7 @@ int check_products(const struct check_opts *o)
 enum { BENCH_N = 2048, CACHE_BYTES = 192 << 10, TILE_ROWS = 128, LONG_NS = 30000000 };
 
 struct bench {
-    uint8_t          *w;             /* rows of the type being timed, many times the last cache */
+    uint8_t          *w;             /* rows of the type being timed */
     size_t            n_bytes;
     size_t            at;            /* where the stream goes on */
     double            read_gbs;      /* GB/s that one thread of this machine reads */
@@ -254,7 +254,7 @@ struct bench {
     size_t            row_bytes;
 };
 
-/* Servers' last caches hold hundreds of megabytes. */
+/* What does not fit the last cache, which on servers holds hundreds of megabytes. */
 static size_t stream_bytes(void)
 {
     const size_t least = (size_t)256 << 20, most = (size_t)2 << 30;

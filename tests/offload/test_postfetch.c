@@ -386,11 +386,14 @@ static void far_on(const struct far_machine *m, int n)
 static void test_far_machines(void)
 {
     static const struct far_machine some = { 12300, 40000, 5600, 20000 };
+    static const struct far_machine fast_and_late = { 5600, 130000, 12300, 20000 };
     struct pf_far_deal d = { .n_host = 0 };
     int k = 0, few = 0;
     for (int i = 0; i < 128; i++)
         far_on(&(struct far_machine){ 1000 << i % 4, i / 64 * 100000, 500 << i / 4 % 4, i / 16 % 4 * 40000 },
                1 + i % 64 * 3);
+    for (int n = 1; n <= 80; n++)
+        far_on(&fast_and_late, n);
     for (int i = 0; i < 200; i++)
         k = far_deal(&d, &some, 80);
     for (int i = 0; i < 200; i++) {
