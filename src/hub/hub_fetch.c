@@ -40,8 +40,8 @@ struct answer {
     int         fd;
     const struct hub_file *file;
     uint64_t    at, began_at;         /* bytes in the file and in `pending`; as the transfer began */
-    struct buf  pending;              /* its last ones, which are not written yet */
-    struct sha256 sum;                /* of these bytes */
+    struct buf  pending;              /* the file's last bytes, which are not written yet */
+    struct sha256 sum;                /* of all `at` bytes */
     bool        wrong_range, disk_failed;
     double      began_s, shown_s;
 };
@@ -157,7 +157,7 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-/* Writes n of the pending bytes. */
+/* Writes the first n of the pending bytes. */
 static void write_pending(struct answer *a, size_t n)
 {
     a->disk_failed = a->disk_failed || !write_all(a->fd, a->pending.p, n);
