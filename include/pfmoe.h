@@ -332,10 +332,12 @@ struct pf_model_info {
 /* Borrowed, lives as long as m and never changes: once a GPU is lost, calls give another one. From any thread. */
 const struct pf_model_info *pf_model_info(const pf_model *m);
 
-/* Reads the weights of the given layers (n of them; layers NULL: everything) into memory now. progress may be NULL. */
+/* Reads the weights of the given layers (n of them; layers NULL: everything that the plan has in memory) into memory
+ * now, but none where GPUs have all weights. progress may be NULL. */
 pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn *progress, void *ctx);
 
-/* Whether every weight of the layer is in memory at this moment; false for a layer that does not exist. */
+/* Whether every weight of the layer is in memory at this moment, be it that of GPUs; false for a layer that does not
+ * exist. */
 bool pf_model_is_resident(const pf_model *m, int layer);
 
 /* ---- Text -------------------------------------------------------------------------------------------------- */

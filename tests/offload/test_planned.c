@@ -1,6 +1,7 @@
 /* What is planned is what opening does: for many sizes of a device and of RAM, a model that is opened on the simulated
  * device, and a usual session of it, are where the plan puts them: who computes which layers, how many weights come
- * through slots of RAM, whether the drive is read while running, how much of the device is left for experts.
+ * through slots of RAM, whether the drive is read while running, how much of the device is left for experts. Preloading
+ * reads what the plan has in memory, and nothing of what is the device's alone.
  *
  * usage: test_planned MODEL.gguf */
 #include "check.h"
@@ -22,6 +23,23 @@ static int64_t layers_of(const struct pf_model_info *info, const struct pf_plan 
     if (p->vram_budget_bytes == 0)
         return 0;
     return info->n_experts ? info->n_layers : (int64_t)p->tiers[PF_TIER_VRAM].n_slabs;
+}
+
+static void take_total(void *ctx, uint64_t done, uint64_t total)
+{
+    (void)done;
+    *(uint64_t *)ctx = total;
+}
+
+/* Experts that are shared with the device have their place in memory as well. */
+static void check_preload(const char *name, pf_model *m, const struct pf_plan *p, bool device_alone)
+{
+    uint64_t bytes = 0, in_ram = p->tiers[PF_TIER_RAM].bytes, weights = pf_model_info(m)->weight_bytes;
+    bool on_cpu = p->vram_budget_bytes == 0;
+    CHECK(pf_model_preload(m, NULL, 0, take_total, &bytes) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(device_alone ? bytes == 0 : bytes > 0 && bytes <= (on_cpu ? in_ram : weights),
+          "%s: %llu bytes are read into memory, of %llu; planned there are %llu", name, (unsigned long long)bytes,
+          (unsigned long long)weights, (unsigned long long)in_ram);
 }
 
 static void compare(const char *name, pf_model *m, const struct pf_plan *p)
@@ -48,6 +66,7 @@ static void compare(const char *name, pf_model *m, const struct pf_plan *p)
     CHECK((p->visit_bytes > 0) == (place->visits != NULL) && (p->visit_tok_s > 0) == (p->visit_rows > 0),
           "%s: visits: %d, planned are %llu bytes in each step of %d rows", name, place->visits != NULL,
           (unsigned long long)p->visit_bytes, p->visit_rows);
+    check_preload(name, m, p, all && !slots);
     n_visits += p->visit_bytes > 0;
     n_cpu += p->vram_budget_bytes == 0;
     n_device += all;

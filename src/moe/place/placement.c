@@ -95,8 +95,17 @@ pf_status pf_place_fill(struct pf_placement *p)
     return p ? p->ops->fill(p) : PF_OK;
 }
 
+/* What cards have all of takes no place in memory. When one of them is lost, the CPU reads the file where it is mapped,
+ * as far as it needs. */
+static bool all_on_cards(const struct pf_placement *p)
+{
+    return p && p->cards[0] && p->cut.whole && !p->experts_apart && atomic_load(&p->lost) == 0;
+}
+
 bool pf_place_maps(const struct pf_placement *p, const struct pf_tensor *t)
 {
+    if (all_on_cards(p))
+        return false;
     FIRST_WITH(p, maps);
     return p ? p->ops->maps(p, t) : true;
 }

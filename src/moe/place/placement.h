@@ -149,9 +149,9 @@ struct pf_place_ops {
     /* Fills the device's memory with what it has room for and is in RAM. */
     pf_status (*fill)(struct pf_placement *p);
 
-    /* Any thread. maps: the CPU may read the tensor, and does so where the file is mapped. bytes, load, holds: bytes of
-     * a layer, or (-1) of all that the plan places in RAM, that are not mapped; loading them; whether they are
-     * there. */
+    /* Any thread. maps: the CPU may read the tensor, and does so where the file is mapped; none where cards
+     * have all tensors. bytes, load, holds: bytes of a layer, or (-1) of all that the plan places in RAM, that are not
+     * mapped; loading them; whether they are there. */
     bool      (*maps)(const struct pf_placement *p, const struct pf_tensor *t);
     uint64_t  (*bytes)(const struct pf_placement *p, int layer);
     pf_status (*load)(struct pf_placement *p, int layer, pf_progress_fn *progress, void *ctx, uint64_t done,
