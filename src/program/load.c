@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "program/hosts.h"
@@ -177,18 +178,53 @@ pf_model *load_model(const struct settings *s, bool vocab_only)
     return m;
 }
 
+struct reading {
+    int      percent;                        /* the bar's */
+    uint64_t bytes;                          /* in memory */
+};
+
+static void on_read(void *ctx, uint64_t done, uint64_t total)
+{
+    struct reading *r = ctx;
+    r->bytes = done;
+    if (term_err_is_tty())
+        progress_bar(&r->percent, done, total);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static pf_status read_weights(pf_model *m)
+{
+    struct reading r = { .percent = -1 };
+    double begun = now();
+    pf_status st = pf_model_preload(m, NULL, 0, on_read, &r);
+    if (st < 0)
+        return st;
+    if (!term_err_is_tty() && r.bytes > 0)
+        note("%s: %.0f MB of weights in memory after %.1f s", program_invocation_short_name, (double)r.bytes * 1e-6,
+             now() - begun);
+    return pf_model_measure(m);
+}
+
 pf_status load_weights_try(pf_model *m)
 {
-    int percent = -1;
-    if (!term_err_is_tty())
-        return PF_OK;
-    pf_status st = pf_model_preload(m, NULL, 0, progress_bar, &percent);
-    return st < 0 ? st : pf_model_measure(m);
+    return term_err_is_tty() ? read_weights(m) : PF_OK;
 }
 
 void load_weights(pf_model *m)
 {
     if (load_weights_try(m) < 0)
+        die_failed(NULL);
+}
+
+void load_weights_always(pf_model *m)
+{
+    if (read_weights(m) < 0)
         die_failed(NULL);
 }
 

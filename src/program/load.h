@@ -22,9 +22,13 @@ pf_status   load_session_try(const struct settings *s, pf_model *m, int64_t n_ct
 void        load_model_opts(const struct settings *s, struct pf_model_opts *o);
 void        load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o);
 
-/* Reads the weights now with a bar, where standard error is a terminal; else they are read when first used. */
+/* Reads the weights now with a bar, where standard error is a terminal. Elsewhere nobody sees why it takes so long, and
+ * one short answer needs a part of them: they are read when first used. */
 void      load_weights(pf_model *m);
 pf_status load_weights_try(pf_model *m);
+/* Reads them now wherever standard error goes, for a program that answers again and again: with a bar, or else a line
+ * at the end. */
+void      load_weights_always(pf_model *m);
 
 /* Writes the reports that were asked for, and what was learned; in front of closing the model. */
 void load_report(const struct settings *s, pf_model *m);

@@ -117,7 +117,7 @@ static void open_model(struct server *server)
     server->prompt.m = server->m;
     server->prompt.n_ctx = sched_n_ctx(server->sched);
     sched_start(server->sched, open_saved(server), server->s->cache_dir != NULL);
-    load_weights(server->m);
+    load_weights_always(server->m);
 }
 
 /* ---- Signals ----------------------------------------------------------------------------------------------------- */
@@ -125,8 +125,8 @@ static void open_model(struct server *server)
 static sem_t end_asked;
 
 /* All threads but this one have these signals blocked. SIGHUP ends a server whose terminal goes away; elsewhere it asks
- * to read the configuration again, and there is none. A request to end stops the loading of a model where it is; a
- * second one does not wait for what runs. */
+ * to read the configuration again, and there is none. A request to end stops the loading of a model where it is, which
+ * may be in a read that a slow drive has not answered; a second one does not wait for what runs. */
 static void *take_signals(void *ctx)
 {
     const struct server *server = ctx;
@@ -140,7 +140,7 @@ static void *take_signals(void *ctx)
         if (sigwait(&set, &sig) != 0 || (sig == SIGHUP && !isatty(STDIN_FILENO)))
             continue;
         if (asked || !atomic_load(&server->loaded))
-            _exit(EXIT_FAILED);
+            _exit(asked ? EXIT_FAILED : EXIT_DONE);
         asked = true;
         sem_post(&end_asked);
     }

@@ -56,7 +56,10 @@ void term_woken(void)
 static void on_sigbus(int sig)
 {
     (void)sig;
-    leave("\npfmoe-run: the model file became shorter or unreadable while it was in use\n", EXIT_FAILED);
+    ssize_t ignored = write(STDERR_FILENO, "\n", 1);
+    ignored = write(STDERR_FILENO, program_invocation_short_name, strlen(program_invocation_short_name));
+    (void)ignored;
+    leave(": the model file became shorter or unreadable while it was in use\n", EXIT_FAILED);
 }
 
 static void on_sigint(int sig)
