@@ -213,17 +213,20 @@ PF_UNIT_FN int pf_kv_block(enum pf_kv_type type)
     return type == PF_KV_I16 ? PF_I16_BLOCK : 1;
 }
 
-/* Of the far chunks of a layer's keys and values, those whose partials the host makes in this step (share.h), while a
- * device makes the partials of all others. The range, [first, end), is an input of the step: where a step is replayed,
- * it is that step's. */
+/* Of the far chunks of a layer's keys and values of one sequence, those whose partials the host makes in this step
+ * (share.h), while a device makes the partials of all others. The range, [first, end), is an input of the step: where a
+ * step is replayed, it is that step's. */
 struct pf_far_range {
     int32_t first, end;
 };
 
-enum { PF_BY_HOST_ROWS = 8 };
+enum {
+    PF_BY_HOST_ROWS = 8,                  /* of a sequence, at most */
+    PF_BY_HOST_PARTS = 8                  /* sequences of a step, at most */
+};
 
 struct pf_by_host {
-    int                        il;
+    int                        il, part;  /* part: which sequence of the step */
     const struct pf_far_range *range;     /* in the backend's memory; never empty when the step runs */
 };
 
@@ -521,12 +524,12 @@ struct pf_repeat {
     bool once;                            /* no other step is like this one, and finish may be called within it */
     int  rows, n_logits, n_parts;
     bool hands_out;                       /* the logits are downloaded, to where every step of a sequence has its own */
-    bool by_host;                         /* attention has `by_host` in layers with far keys and values */
     struct pf_repeat_part {               /* the rows of one sequence, as neighbours in the step */
         const void *sequence, *state;     /* which keys and values; which recurrent state */
         int64_t     n_positions;
         int         rows;
         bool        chooses;              /* attention sees chosen positions */
+        bool        by_host;              /* attention has `by_host` in layers with far keys and values */
     } part[PF_REPEAT_PARTS];
 };
 

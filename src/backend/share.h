@@ -74,9 +74,10 @@ typedef pf_status pf_serve_fn(void *ctx, const struct pf_offer *offer, const str
 /* Called when the device has the answer of a layer, before the next one's serve: for work of the host that can wait. */
 typedef void pf_served_fn(void *ctx);
 
-/* The host's partials of layer il: p as the device has it, but for first and end, which are the host's own copy of the
- * step's range. Called as serve is, before the layer's experts. A failure fails the step. */
-typedef pf_status pf_attend_fn(void *ctx, int il, const struct pf_partials_op *p);
+/* The host's partials of layer il and a sequence of the step: p as the device has it, but for first and end, which are
+ * the host's own copy of the sequence's range. Called as serve is, sequence by sequence, before the layer's experts. A
+ * failure fails the step. */
+typedef pf_status pf_attend_fn(void *ctx, int il, int part, const struct pf_partials_op *p);
 
 struct pf_share_host {
     pf_serve_fn  *serve;
@@ -123,9 +124,9 @@ struct pf_share_ops {
     /* Between steps, once memory is reserved: floats of partials that the host may make for a layer; 0: there is no
      * memory for any. */
     size_t    (*attend_room)(pf_backend *b);
-    /* Between steps: how long the layers of the last step took that had `by_host`, if that has not been asked yet; else
-     * zeros. */
-    void      (*attended)(pf_backend *b, struct pf_attended *out);
+    /* Between steps: how long the layers of the last step took that had `by_host` for the sequence, if that has not
+     * been asked yet; else zeros. */
+    void      (*attended)(pf_backend *b, int part, struct pf_attended *out);
 
     /* The experts of a layer for at most PF_SHARE_ROWS rows. offer shows the host what was picked; other operations may
      * come between offer and experts, which is called with the same e. A failure of serve fails the step. */

@@ -304,20 +304,27 @@ static void test_saved(void)
 
 /* ---- Several sequences ------------------------------------------------------------------------------------------- */
 
+/* Some are all near, some have far chunks for the CPU, one gets its first on the way. */
 static void test_batch(void)
 {
-    enum { N = 3 };
-    static const int64_t near[N] = { CHUNK, N_CTX, 2 * CHUNK };
-    static const size_t before[N] = { 2 * CHUNK + 7, 3 * CHUNK, 3 * CHUNK + 1 };
-    static const size_t more[][N] = { { 20, 12, 2 }, { 1, 1, 1 } };
-    struct pf_sim sim = { .memory_bytes = 0 };
+    enum { N = 4, STEPS = 14 };
+    static const int64_t near[N] = { CHUNK, N_CTX, 2 * CHUNK, CHUNK };
+    static const size_t before[N] = { 2 * CHUNK + 7, 3 * CHUNK, 3 * CHUNK + 1, 2 * CHUNK - 18 };
+    static const size_t more[STEPS][N] = {
+        { 20, 12, 2, 12 }, { 1, 1, 1, 1 }, { 1, 1, 1, 1 }, { 1, 1, 1, 1 }, { 2, 1, 3, 1 }, { 2, 1, 3, 1 },
+        { 2, 1, 3, 1 }, { 1, 1, 1, 1 }, { 1, 1, 1, 1 }, { 1, 1, 1, 1 }, { 1, 1, 1, 1 }, { 1, 1, 1, 1 },
+        { 8, 1, 4, 1 }, { 1, 1, 1, 1 }
+    };
+    struct pf_sim sim = { .memory_bytes = 0, .attend_floats = 1 << 20, .attended = { 4000, 4000 } };
     struct pf_batch_part parts[N];
+    struct pf_stats stats;
     pf_model *m = open_model(simulates() ? &sim : NULL, false);
     for (int i = 0; i < N; i++) {
         parts[i] = (struct pf_batch_part){ .session = open_session(m, near[i]) };
         eval(parts[i].session, before[i], "before others come");
     }
-    for (size_t k = 0; k < 2; k++) {
+    pf_stats_reset(m);
+    for (size_t k = 0; k < STEPS; k++) {
         for (int i = 0; i < N; i++) {
             parts[i].tok = tokens + pf_session_pos(parts[i].session);
             parts[i].n = more[k][i];
@@ -326,6 +333,9 @@ static void test_batch(void)
         for (int i = 0; i < N; i++)
             same(parts[i].session, "together");
     }
+    pf_stats_get(m, &stats);
+    CHECK((stats.far_cpu_bytes > 0) == shares_experts(m) && stats.far_cpu_bytes < stats.far_bytes,
+          "together the CPU has attended to %d of %d bytes", (int)stats.far_cpu_bytes, (int)stats.far_bytes);
     for (int i = 0; i < N; i++)
         pf_session_close(&parts[i].session);
     pf_model_close(&m);

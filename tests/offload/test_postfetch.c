@@ -356,12 +356,13 @@ static struct pf_attended far_step(const struct far_machine *m, int n, int k)
 }
 
 /* One step with n far chunks; how many the host had. */
-static int far_deal(struct pf_far_deal *d, const struct far_machine *m, int n)
+static int far_deal(struct pf_far_shares *s, const struct far_machine *m, int n)
 {
-    int k = pf_far_deal(d, 1, n, n);
+    struct pf_far_deal d;
+    int k = pf_far_deal(s, 1, n, n, &d);
     struct pf_attended took = far_step(m, n, k);
     if (k > 0)
-        pf_far_learn(d, &took);
+        pf_far_learn(&d, &took, 1);
     return k;
 }
 
@@ -369,10 +370,10 @@ static int far_deal(struct pf_far_deal *d, const struct far_machine *m, int n)
 static void far_on(const struct far_machine *m, int n)
 {
     enum { STEPS = 300, LAST = 100 };
-    struct pf_far_deal d = { .n_host = 0 };
+    struct pf_far_shares s = { .n_without = 0 };
     int k = 0, n_with = 0;
     for (int i = 0; i < STEPS; i++) {
-        k = far_deal(&d, m, n);
+        k = far_deal(&s, m, n);
         n_with += i >= STEPS - LAST && k > 0;
     }
     double host = m->late + k * m->host, device = m->near + (n + 1 - k) * m->device;
@@ -387,7 +388,7 @@ static void test_far_machines(void)
 {
     static const struct far_machine some = { 12300, 40000, 5600, 20000 };
     static const struct far_machine fast_and_late = { 5600, 130000, 12300, 20000 };
-    struct pf_far_deal d = { .n_host = 0 };
+    struct pf_far_shares s = { .n_without = 0 };
     int k = 0, few = 0;
     for (int i = 0; i < 128; i++)
         far_on(&(struct far_machine){ 1000 << i % 4, i / 64 * 100000, 500 << i / 4 % 4, i / 16 % 4 * 40000 },
@@ -395,27 +396,53 @@ static void test_far_machines(void)
     for (int n = 1; n <= 80; n++)
         far_on(&fast_and_late, n);
     for (int i = 0; i < 200; i++)
-        k = far_deal(&d, &some, 80);
+        k = far_deal(&s, &some, 80);
     for (int i = 0; i < 200; i++) {
-        few += far_deal(&d, &some, 1);
-        CHECK(abs(far_deal(&d, &some, 80) - k) <= 1, "a short context changes the deal of a long one");
+        few += far_deal(&s, &some, 1);
+        CHECK(abs(far_deal(&s, &some, 80) - k) <= 1, "a short context changes the deal of a long one");
     }
     CHECK(k > 15 && k < 30 && few < 10, "%d of 80 chunks, and of one chunk %d times", k, few);
 }
 
+/* Sequences of one length in each step, which move one share. */
+static void test_far_together(void)
+{
+    enum { STEPS = 50, N = 60 };
+    static const struct far_machine some = { 6000, 30000, 9000, 20000 };
+    struct pf_far_shares s = { .n_without = 0 };
+    struct pf_far_deal d[PF_BY_HOST_PARTS];
+    int k[PF_BY_HOST_PARTS], alone = 0;
+    for (int i = 0; i < STEPS; i++) {
+        for (int j = 0; j < PF_BY_HOST_PARTS; j++)
+            k[j] = pf_far_deal(&s, 1, N, N, &d[j]);
+        for (int j = 0; j < PF_BY_HOST_PARTS; j++) {
+            struct pf_attended took = far_step(&some, N, k[j]);
+            pf_far_learn(&d[j], &took, PF_BY_HOST_PARTS);
+        }
+    }
+    s = (struct pf_far_shares){ .n_without = 0 };
+    for (int i = 0; i < STEPS; i++)
+        alone = far_deal(&s, &some, N);
+    for (int j = 0; j < PF_BY_HOST_PARTS; j++)
+        CHECK(abs(k[j] - alone) <= 1, "%d of %d beside others, %d alone", k[j], N, alone);
+}
+
 static void test_far_deal(void)
 {
-    struct pf_far_deal d = { .n_host = 0 };
-    CHECK(pf_far_deal(&d, 1, 0, 9) == 0 && pf_far_deal(&d, 1, 9, 0) == 0, "nothing to deal, or no room");
-    CHECK(pf_far_deal(&d, 1, 90, 7) == 7 && d.n_device == 84, "there is room for 7");
-    d = (struct pf_far_deal){ .n_host = 0 };
-    CHECK(pf_far_deal(&d, 1, 10, 10) == 5, "before anything is known");
-    pf_far_learn(&d, &(struct pf_attended){ 5, 6000 });
-    CHECK(pf_far_deal(&d, 1, 10, 10) == 8 && pf_far_deal(&d, 2, 10, 10) == 5, "two rows have a share of their own");
-    pf_far_learn(&d, &(struct pf_attended){ 0, 0 });
-    CHECK(pf_far_deal(&d, 2, 10, 10) == 5, "a step that tells nothing");
-    CHECK(pf_far_deal(&d, 2, 100, 100) == 46, "a longer context begins with the share of a shorter one");
+    struct pf_far_shares s = { .n_without = 0 };
+    struct pf_far_deal d, other;
+    CHECK(pf_far_deal(&s, 1, 0, 9, &d) == 0 && pf_far_deal(&s, 1, 9, 0, &d) == 0, "nothing to deal, or no room");
+    CHECK(pf_far_deal(&s, 1, 90, 7, &d) == 7 && d.n_device == 84, "there is room for 7");
+    s = (struct pf_far_shares){ .n_without = 0 };
+    CHECK(pf_far_deal(&s, 1, 10, 10, &d) == 5, "before anything is known");
+    pf_far_learn(&d, &(struct pf_attended){ 5, 6000 }, 1);
+    CHECK(pf_far_deal(&s, 1, 10, 10, &d) == 8 && pf_far_deal(&s, 2, 10, 10, &other) == 5,
+          "two rows have a share of their own");
+    pf_far_learn(&other, &(struct pf_attended){ 0, 0 }, 1);
+    CHECK(pf_far_deal(&s, 2, 10, 10, &d) == 5, "a step that tells nothing");
+    CHECK(pf_far_deal(&s, 2, 100, 100, &d) == 46, "a longer context begins with the share of a shorter one");
     test_far_machines();
+    test_far_together();
 }
 
 int main(void)

@@ -96,7 +96,7 @@ static bool attends_next(struct held_together *t, const struct pf_attention_op *
     const struct pf_kv_view *kv = &t->parts.kv[t->parts.n - 1];
     int64_t before = op->rows;
     bool first = before == 0;
-    if (before + a->rows != t->n_stored || !is_same(kv, a->kv) || a->chosen || a->blocks ||
+    if (before + a->rows != t->n_stored || !is_same(kv, a->kv) || a->chosen || a->blocks || a->by_host ||
         a->n_head != t->stored.rope[0].n_head || kv->hd_k != t->stored.rope[0].hd ||
         a->q != t->stored.rope[0].x + before * a->n_head * kv->hd_k || a->pos != t->stored.pos + before)
         return false;

@@ -325,13 +325,14 @@ pf_status pf_cuda_share_attend(struct cuda_backend *b, const struct pf_attention
  * that the device waited. partials: what the host makes for a, but for the chunks. made: they are there; the host saw
  * the queries at seen_ns. */
 size_t    pf_cuda_attend_room(pf_backend *backend);
-void      pf_cuda_attended(pf_backend *backend, struct pf_attended *out);
-uint64_t  pf_cuda_far_lower(struct cuda_backend *b, int il);
+void      pf_cuda_attended(pf_backend *backend, int part, struct pf_attended *out);
+uint64_t  pf_cuda_far_lower(struct cuda_backend *b, const struct pf_by_host *by_host);
+uint64_t  pf_cuda_far_lower_all(struct cuda_backend *b);
 void      pf_cuda_far_give_up(struct cuda_backend *b);
-struct cu_far pf_cuda_far_of(const struct cuda_backend *b, int il);
+struct cu_far pf_cuda_far_of(const struct cuda_backend *b, const struct pf_by_host *by_host);
 struct pf_partials_op pf_cuda_far_partials(const struct cuda_backend *b, const struct pf_attention_op *a);
-struct cu_flag *pf_cuda_far_shown(const struct cuda_backend *b, int il);
-void      pf_cuda_far_made(struct cuda_backend *b, int il, uint64_t seen_ns, bool replayed);
+struct cu_flag *pf_cuda_far_shown(const struct cuda_backend *b, const struct pf_by_host *by_host);
+void      pf_cuda_far_made(struct cuda_backend *b, const struct pf_by_host *by_host, uint64_t seen_ns, bool replayed);
 void      pf_cuda_far_close(struct cuda_backend *b);
 /* Of another card than the one that offers, which names it by a number. told: whether that one waits for the host, a
  * word that is lent with the picks. table: the experts whose rows pick_out has now. */

@@ -7,9 +7,9 @@
  * for which CUDA waits for all that runs. In a replayed step it is asked in its turn among the shared layers
  * (cuda_share.c).
  *
- * Memory of the host that the device has mapped: two flags for each layer, each in a line of its own; one set of
- * queries and partials, since the device shows a layer's queries when it has taken the partials of the layer before. It
- * is taken when a session first asks for room, and stays. */
+ * Memory of the host that the device has mapped: two flags for each layer and sequence of a step, each in a line of its
+ * own; one set of queries and partials, since the device shows queries when it has taken the partials of those before.
+ * It is taken when a session first asks for room, and stays. */
 #include <string.h>
 
 #include "base/pf_mem.h"
@@ -21,14 +21,24 @@ static const size_t PART_BYTES = (size_t)16 << 20;   /* 250,000 positions of 32 
 
 struct cuda_far {
     struct cu_far   at;                  /* of no layer: no flags */
-    struct cu_flag *shown, *made;        /* [n_layer] */
+    struct cu_flag *shown, *made;        /* [n_layer][PF_BY_HOST_PARTS], numbered by far_number */
     void           *mapped;              /* the memory of flags, queries and partials */
     int             n_layer;
     struct far_timing {
         uint64_t seen_ns, made_ns;       /* by the host's clock; 0: not in this step */
         bool     replayed, told;         /* told: pf_cuda_attended has said so */
-    } *timings;                          /* [n_layer] */
+    } *timings;                          /* as flags */
 };
+
+static int far_number(int il, int part)
+{
+    return il * PF_BY_HOST_PARTS + part;
+}
+
+static int n_numbers(const struct cuda_far *f)
+{
+    return far_number(f->n_layer, 0);
+}
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
@@ -39,13 +49,13 @@ static size_t lines(size_t bytes)
 
 static pf_status open_mapped(const struct cuda_backend *b, struct cuda_far *f)
 {
-    size_t flags = (size_t)f->n_layer * sizeof *f->shown, n = PF_BY_HOST_ROWS * (size_t)b->sizes.max_heads,
+    size_t flags = (size_t)n_numbers(f) * sizeof *f->shown, n = PF_BY_HOST_ROWS * (size_t)b->sizes.max_heads,
            q = lines(PF_BY_HOST_ROWS * (size_t)b->sizes.max_i16 * 2), cq = lines(n * sizeof *f->at.cq);
     CU_TRY(cudaHostAlloc(&f->mapped, 2 * flags + q + cq + PART_BYTES, cudaHostAllocMapped), "allocating pinned memory");
     char *at = f->mapped;
     memset(at, 0, 2 * flags);
     f->shown = (struct cu_flag *)(void *)at;
-    f->made = f->shown + f->n_layer;
+    f->made = f->shown + n_numbers(f);
     f->at.q = (int8_t *)at + 2 * flags;
     f->at.cq = (float *)(void *)(at + 2 * flags + q);
     f->at.part = (float *)(void *)(at + 2 * flags + q + cq);
@@ -56,7 +66,7 @@ static pf_status open_far(struct cuda_backend *b, struct cuda_far *f)
 {
     void *told;
     CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
-    f->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)f->n_layer, sizeof *f->timings);
+    f->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)n_numbers(f), sizeof *f->timings);
     if (!f->timings)
         PF_FAIL(PF_ENOMEM, "no memory to time %d layers", f->n_layer);
     PF_TRY(pf_cuda_own(b, sizeof *f->at.told, &told));
@@ -87,35 +97,47 @@ void pf_cuda_far_close(struct cuda_backend *b)
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
-/* How long the device waited for layer il's partials; run plainly, since it had shown the queries. */
-static uint64_t waited(const struct cuda_far *f, int il)
+/* How long the device waited for the host's partials; run plainly, since it had shown the queries. */
+static uint64_t waited(const struct cuda_far *f, int number)
 {
-    uint64_t since = f->timings[il].replayed ? f->made[il].began_ns : f->shown[il].ns;
-    return f->timings[il].made_ns && f->made[il].ns > since ? f->made[il].ns - since : 0;
+    uint64_t since = f->timings[number].replayed ? f->made[number].began_ns : f->shown[number].ns;
+    return f->timings[number].made_ns && f->made[number].ns > since ? f->made[number].ns - since : 0;
 }
 
-uint64_t pf_cuda_far_lower(struct cuda_backend *b, int il)
+static uint64_t lower(struct cuda_far *f, int number)
+{
+    uint64_t ns = waited(f, number);
+    f->shown[number] = f->made[number] = (struct cu_flag){ .up = CU_FLAG_DOWN };
+    f->timings[number] = (struct far_timing){ 0, 0, false, false };
+    return ns;
+}
+
+uint64_t pf_cuda_far_lower(struct cuda_backend *b, const struct pf_by_host *by_host)
+{
+    return lower(b->far, far_number(by_host->il, by_host->part));
+}
+
+uint64_t pf_cuda_far_lower_all(struct cuda_backend *b)
 {
     struct cuda_far *f = b->far;
-    if (!f || !f->mapped)
-        return 0;
-    uint64_t ns = waited(f, il);
-    f->shown[il] = f->made[il] = (struct cu_flag){ .up = CU_FLAG_DOWN };
-    f->timings[il] = (struct far_timing){ 0, 0, false, false };
+    uint64_t ns = 0;
+    for (int i = 0; f && f->mapped && i < n_numbers(f); i++)
+        ns += lower(f, i);
     return ns;
 }
 
 void pf_cuda_far_give_up(struct cuda_backend *b)
 {
-    for (int il = 0; b->far && b->far->mapped && il < b->far->n_layer; il++)
-        __atomic_store_n(&b->far->made[il].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
+    for (int i = 0; b->far && b->far->mapped && i < n_numbers(b->far); i++)
+        __atomic_store_n(&b->far->made[i].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
 }
 
-struct cu_far pf_cuda_far_of(const struct cuda_backend *b, int il)
+struct cu_far pf_cuda_far_of(const struct cuda_backend *b, const struct pf_by_host *by_host)
 {
     struct cu_far far = b->far->at;
-    far.shown = &b->far->shown[il];
-    far.made = &b->far->made[il];
+    int number = far_number(by_host->il, by_host->part);
+    far.shown = &b->far->shown[number];
+    far.made = &b->far->made[number];
     return far;
 }
 
@@ -126,35 +148,37 @@ struct pf_partials_op pf_cuda_far_partials(const struct cuda_backend *b, const s
                                     .n_q = a->rows * (a->n_head / a->kv->n_kv_head) };
 }
 
-struct cu_flag *pf_cuda_far_shown(const struct cuda_backend *b, int il)
+struct cu_flag *pf_cuda_far_shown(const struct cuda_backend *b, const struct pf_by_host *by_host)
 {
-    return &b->far->shown[il];
+    return &b->far->shown[far_number(by_host->il, by_host->part)];
 }
 
-void pf_cuda_far_made(struct cuda_backend *b, int il, uint64_t seen_ns, bool replayed)
+void pf_cuda_far_made(struct cuda_backend *b, const struct pf_by_host *by_host, uint64_t seen_ns, bool replayed)
 {
-    b->far->timings[il] = (struct far_timing){ seen_ns, pf_now_ns(), replayed, false };
-    __atomic_store_n(&b->far->made[il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
+    int number = far_number(by_host->il, by_host->part);
+    b->far->timings[number] = (struct far_timing){ seen_ns, pf_now_ns(), replayed, false };
+    __atomic_store_n(&b->far->made[number].up, CU_FLAG_UP, __ATOMIC_RELEASE);
 }
 
-/* How long the host took for layer il, from the queries shown on; if the device was later, as far as the host knows. */
-static uint64_t host_ns(const struct cuda_far *f, int il)
+/* How long the host took, from the queries shown on; if the device was later, as far as the host knows. */
+static uint64_t host_ns(const struct cuda_far *f, int number)
 {
-    const struct far_timing *t = &f->timings[il];
-    return f->made[il].was_up ? t->made_ns - t->seen_ns : f->made[il].ns - f->shown[il].ns;
+    const struct far_timing *t = &f->timings[number];
+    return f->made[number].was_up ? t->made_ns - t->seen_ns : f->made[number].ns - f->shown[number].ns;
 }
 
-void pf_cuda_attended(pf_backend *backend, struct pf_attended *out)
+void pf_cuda_attended(pf_backend *backend, int part, struct pf_attended *out)
 {
     struct cuda_far *f = pf_cuda_of(backend)->far;
     *out = (struct pf_attended){ 0, 0 };
     for (int il = 0; f && f->mapped && il < f->n_layer; il++) {
-        struct far_timing *t = &f->timings[il];
-        uint64_t shown = f->shown[il].ns, began = f->made[il].began_ns;
+        int number = far_number(il, part);
+        struct far_timing *t = &f->timings[number];
+        uint64_t shown = f->shown[number].ns, began = f->made[number].began_ns;
         if (!t->replayed || t->told || shown == 0 || began <= shown)
             continue;
         t->told = true;
-        out->host_ns += host_ns(f, il);
+        out->host_ns += host_ns(f, number);
         out->device_ns += began - shown;
     }
 }

@@ -34,11 +34,11 @@ int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions)
 static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
 {
     bool same = a->rows == b->rows && a->n_logits == b->n_logits && a->n_parts == b->n_parts &&
-                a->hands_out == b->hands_out && a->by_host == b->by_host;
+                a->hands_out == b->hands_out;
     for (int i = 0; same && i < a->n_parts; i++) {
         const struct pf_repeat_part *p = &a->part[i], *q = &b->part[i];
         same = p->sequence == q->sequence && p->state == q->state && p->n_positions == q->n_positions &&
-               p->rows == q->rows && p->chooses == q->chooses;
+               p->rows == q->rows && p->chooses == q->chooses && p->by_host == q->by_host;
     }
     return same;
 }

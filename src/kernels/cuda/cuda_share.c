@@ -35,6 +35,7 @@ struct served {
     struct pf_experts_op  e;
     struct pf_partials_op partials;
     struct pf_kv_view     kv;            /* of the partials */
+    struct pf_by_host     by_host;
 };
 
 struct cuda_share {
@@ -62,7 +63,7 @@ struct cuda_share {
     pf_counter    waited_ns;
 
     int           graph;                 /* being captured, or -1 */
-    struct served *served[CUDA_MAX_GRAPHS];          /* [2 * n_layer] each */
+    struct served *served[CUDA_MAX_GRAPHS];          /* [(1 + PF_BY_HOST_PARTS) * n_layer] each */
     int           n_served[CUDA_MAX_GRAPHS];
 };
 
@@ -110,7 +111,8 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     void *held, *now, *late, *part, *heard, *elsewhere, *theirs, *done;
     s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
-        s->served[i] = pf_alloc_array(PF_MEM_KERNELS, 2 * (size_t)s->sizes.n_layer, sizeof *s->served[i]);
+        s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (1 + PF_BY_HOST_PARTS) * (size_t)s->sizes.n_layer,
+                                      sizeof *s->served[i]);
         if (!s->served[i] || !s->timings)
             PF_FAIL(PF_ENOMEM, "no memory to list the layers that a GPU shares");
     }
@@ -226,10 +228,10 @@ static void lower_all(struct cuda_backend *b, int il)
 
 void pf_cuda_share_reset(struct cuda_backend *b)
 {
-    for (int il = 0; b->share && il < b->share->sizes.n_layer; il++) {
+    for (int il = 0; b->share && il < b->share->sizes.n_layer; il++)
         lower_all(b, il);
-        pf_count(&b->share->waited_ns, pf_cuda_far_lower(b, il));
-    }
+    if (b->share)
+        pf_count(&b->share->waited_ns, pf_cuda_far_lower_all(b));
 }
 
 /* Says something to a layer's take on all cards. */
@@ -291,11 +293,11 @@ static pf_status serve_attention(struct cuda_backend *b, const struct served *l,
 {
     struct cuda_share *s = b->share;
     struct pf_partials_op p = l->partials;
-    PF_TRY(await(b, pf_cuda_far_shown(b, l->il), l->il));
+    PF_TRY(await(b, pf_cuda_far_shown(b, &l->by_host), l->il));
     uint64_t seen = pf_now_ns();
     p.kv = &l->kv;
-    PF_TRY(s->host.attend(s->host.ctx, l->il, &p));
-    pf_cuda_far_made(b, l->il, seen, replayed);
+    PF_TRY(s->host.attend(s->host.ctx, l->il, l->by_host.part, &p));
+    pf_cuda_far_made(b, &l->by_host, seen, replayed);
     return PF_OK;
 }
 
@@ -408,15 +410,15 @@ bool pf_cuda_share_attends(struct cuda_backend *b, const struct pf_attention_op 
     if (!a->by_host)
         return false;
     if (b->share->graph < 0)
-        pf_count(&b->share->waited_ns, pf_cuda_far_lower(b, a->by_host->il));
-    *far = pf_cuda_far_of(b, a->by_host->il);
+        pf_count(&b->share->waited_ns, pf_cuda_far_lower(b, a->by_host));
+    *far = pf_cuda_far_of(b, a->by_host);
     return true;
 }
 
 pf_status pf_cuda_share_attend(struct cuda_backend *b, const struct pf_attention_op *a)
 {
     return serve_or_list(b, &(struct served){ .il = a->by_host->il, .attends = true, .kv = *a->kv,
-                                              .partials = pf_cuda_far_partials(b, a) });
+                                              .partials = pf_cuda_far_partials(b, a), .by_host = *a->by_host });
 }
 
 static pf_status share_offer(pf_backend *backend, int il, const struct pf_experts_op *e)

@@ -337,7 +337,7 @@ static pf_status ask_partials(struct sim_backend *b, const struct pf_attention_o
     pf_status st = q && cq && part ? PF_OK : PF_ENOMEM;
     if (st == PF_OK) {
         memset(part, POISON, n * stride * sizeof *part);
-        st = b->host.attend(b->host.ctx, a->by_host->il, &(struct pf_partials_op){
+        st = b->host.attend(b->host.ctx, a->by_host->il, a->by_host->part, &(struct pf_partials_op){
             .kv = kv, .q = q, .cq = cq, .part = part, .n_q = a->rows * (a->n_head / kv->n_kv_head) });
     }
     for (size_t i = 0; st == PF_OK && i < n; i++)
@@ -789,8 +789,9 @@ static size_t sim_attend_room(pf_backend *backend)
     return sim_of(backend)->sim->attend_floats;
 }
 
-static void sim_attended(pf_backend *backend, struct pf_attended *out)
+static void sim_attended(pf_backend *backend, int part, struct pf_attended *out)
 {
+    (void)part;
     *out = sim_of(backend)->sim->attended;
 }
 

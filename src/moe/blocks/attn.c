@@ -67,7 +67,8 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     struct pf_kv_view at_hand = kv->view;
     size_t first = (size_t)p->first, n_kv = (size_t)a->n_kv_head, n = (size_t)a->n_head;
     const int32_t *pos = b->pos + first, *chosen = NULL;
-    struct pf_by_host by_host = { il, b->far_range };
+    int part = (int)(p - t->parts);
+    struct pf_by_host by_host = { il, part, b->far_range + part };
     if (t->m->layers[il].has_indexer && pf_index_is_used(p))
         chosen = b->chosen + first * (size_t)z->n_lists * (size_t)z->max_chosen;
     PF_TRY(t->visits ? pf_lent_take(t, p, &kv->view, &at_hand) : pf_far_take(t, il, p, &at_hand));
@@ -80,7 +81,7 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks,
         .row_scale = a->temper ? b->temper + first : NULL, .chosen = chosen,
         .max_chosen = z->max_chosen, .n_lists = z->n_lists, .run = z->ratio * z->run,
-        .open_run = t->m->arch->index_runs, .by_host = pf_far_is_shared(t, kv) ? &by_host : NULL }));
+        .open_run = t->m->arch->index_runs, .by_host = kv->far && pf_far_is_shared(t, p) ? &by_host : NULL }));
     return t->visits ? pf_lent_give_back(t, p, &kv->view, &at_hand) : pf_far_give_back(t, il, p);
 }
 

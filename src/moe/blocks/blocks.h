@@ -43,7 +43,7 @@ pf_status pf_far_take(struct pf_step *t, int il, const struct pf_part *p, struct
 pf_status pf_far_give_back(struct pf_step *t, int il, const struct pf_part *p);
 void      pf_far_drop(struct pf_step *t);
 void      pf_far_begin(struct pf_step *t);
-bool      pf_far_is_shared(const struct pf_step *t, const struct pf_kv_layer *kv);
+bool      pf_far_is_shared(const struct pf_step *t, const struct pf_part *p);
 
 /* lent.c: keys and values of a layer of the CPU that visits the card at work. Bytes of the card's stage that layers
  * [first, end) take, one at a time; *lent: the part's, there, for this layer; what its rows wrote goes back. */

@@ -1,5 +1,5 @@
-/* Far keys and values. In a step of few rows of one session device and CPU attend to them at the same time, each to its
- * own chunks (backend/share.h).
+/* Far keys and values. To those of few rows of a session device and CPU attend at the same time, each to its own chunks
+ * (backend/share.h); several sessions of a step take their turns.
  *
  * In a prompt each tile of queries would read them over the bus, so those of a layer come once to the stage, and its
  * attention reads them there. What earlier steps have written is copied; this step's rows are stored on the stage, and
@@ -39,25 +39,35 @@ static size_t partial_floats(const struct pf_session *s, int *n_near)
     return most;
 }
 
-/* Of several processes each would have its own number of near places, and what one replays all have to. */
-void pf_far_begin(struct pf_step *t)
+static void begin_part(struct pf_step *t, int part)
 {
-    const struct pf_session *s = t->parts->s;
+    const struct pf_part *p = &t->parts[part];
     int n_near = 0;
-    t->far_by_host = (struct pf_far_range){ 0, 0 };
-    if (t->m->crew || t->n_parts > 1 || t->rows > PF_BY_HOST_ROWS || s->computed < PF_KV_CHUNK_POSITIONS)
-        return;
-    size_t floats = partial_floats(s, &n_near);
-    const struct pf_far_step step = { .rows = t->rows, .first = n_near, .floats = floats * (size_t)t->rows,
-                                      .end = (int)(s->computed / PF_KV_CHUNK_POSITIONS) };
+    size_t floats = partial_floats(p->s, &n_near);
+    const struct pf_far_step step = { .part = part, .rows = p->rows, .first = n_near,
+                                      .end = (int)(p->s->computed / PF_KV_CHUNK_POSITIONS),
+                                      .floats = floats * (size_t)p->rows };
     struct pf_far_range range;
-    if (floats > 0 && step.first < step.end && pf_place_attends(t->m->place, &step, &range))
-        t->far_by_host = range;
+    if (floats > 0 && p->rows <= PF_BY_HOST_ROWS && step.first < step.end &&
+        pf_place_attends(t->m->place, &step, &range))
+        t->far_by_host[part] = range;
 }
 
-bool pf_far_is_shared(const struct pf_step *t, const struct pf_kv_layer *kv)
+/* Of several processes each would have its own number of near places, and what one replays all have to. In a step of
+ * more rows than a device shares experts of, the CPU has other things to do. */
+void pf_far_begin(struct pf_step *t)
 {
-    return t->far_by_host.end > 0 && kv->far;
+    memset(t->far_by_host, 0, sizeof t->far_by_host);
+    if (t->m->crew || t->n_parts > PF_BY_HOST_PARTS || t->rows > PF_SHARE_ROWS)
+        return;
+    for (int i = 0; i < t->n_parts; i++)
+        begin_part(t, i);
+}
+
+bool pf_far_is_shared(const struct pf_step *t, const struct pf_part *p)
+{
+    ptrdiff_t part = p - t->parts;
+    return part < PF_BY_HOST_PARTS && t->far_by_host[part].end > 0;
 }
 
 /* ---- Prompts ----------------------------------------------------------------------------------------------------- */

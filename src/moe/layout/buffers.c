@@ -265,7 +265,7 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
     in.ids = cut(base, &in.bytes, n);
     in.pos = cut(base, &in.bytes, n);
     in.temper = cut(base, &in.bytes, n);
-    in.far_range = cut(base, &in.bytes, sizeof *in.far_range / 4);
+    in.far_range = cut(base, &in.bytes, PF_BY_HOST_PARTS * sizeof *in.far_range / 4);
     in.cs = cut(base, &in.bytes, n * table);
     in.near_cs = cut(base, &in.bytes, n * 2 * (size_t)m->near_rope.n_pairs);
     in.blocks.back = cut(base, &in.bytes, tables);

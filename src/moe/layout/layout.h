@@ -73,7 +73,7 @@ struct pf_buffers {
     void    *inputs;         /* the host's inputs of a step, cut into the following fields anew for each step */
     int32_t *ids, *pos;      /* {1} */
     float   *temper;         /* factor of the queries {1} */
-    struct pf_far_range *far_range;      /* pf_step.far_by_host, of all rows */
+    struct pf_far_range *far_range;      /* pf_step.far_by_host, [PF_BY_HOST_PARTS] */
     float   *cs;             /* rotary table {2 * n_pairs} */
     float   *near_cs;        /* of layers with a window, if theirs is another */
     struct pf_block_inputs blocks;
@@ -89,7 +89,7 @@ struct pf_buffers {
 struct pf_inputs {
     int32_t *ids, *pos;
     float   *temper, *cs, *near_cs;
-    struct pf_far_range *far_range;
+    struct pf_far_range *far_range;      /* [PF_BY_HOST_PARTS] */
     struct pf_block_inputs blocks;
     int32_t *gather_ids;         /* {m->gather.per_token} */
     float   *gathered;

@@ -243,7 +243,7 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
 }
 
 /* Far keys and values are no part of what the experts of the layer before took. */
-pf_status pf_decode_attend(void *ctx, int il, const struct pf_partials_op *p)
+pf_status pf_decode_attend(void *ctx, int il, int part, const struct pf_partials_op *p)
 {
     struct pf_offload *f = ctx;
     pf_backend *cpu = f->base.m->cpu;
@@ -252,8 +252,8 @@ pf_status pf_decode_attend(void *ctx, int il, const struct pf_partials_op *p)
         end_lesson(f);
     pf_offload_note(f, "layer", il);
     pf_spans_enter(f->base.m->spans, "far keys and values", il);
-    mine.first = f->far_range.first;
-    mine.end = f->far_range.end;
+    mine.first = f->far_range[part].first;
+    mine.end = f->far_range[part].end;
     PF_TRY(cpu->ops->partials(cpu, &mine));
     pf_count(&f->far_bytes, (uint64_t)(mine.end - mine.first) * pf_kv_chunk_bytes(p->kv));
     pf_offload_note(f, "attention, waiting", il);

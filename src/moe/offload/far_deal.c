@@ -1,7 +1,7 @@
 /* See far_deal.h. */
 #include "moe/offload/far_deal.h"
 
-enum { WITHOUT = 64 };                       /* steps after which a CPU that has had no part gets one again */
+enum { WITHOUT = 64 };                       /* deals after which a CPU that has had no part gets one again */
 
 /* The largest i < n with 2^i <= x, x >= 1. */
 static int power_of(int x, int n)
@@ -18,9 +18,9 @@ static double within(double x, double least, double most)
 }
 
 /* The share of n chunks, begun with that of the longest context below. */
-static double *share_of(struct pf_far_deal *d, int rows, int n)
+static double *share_of(struct pf_far_shares *s, int rows, int n)
 {
-    double *shares = d->share[power_of(rows, PF_FAR_ROWS)];
+    double *shares = s->share[power_of(rows, PF_FAR_ROWS)];
     int at = power_of(n, PF_FAR_CHUNKS), known = at;
     while (known > 0 && !(shares[known] > 0))
         known--;
@@ -28,29 +28,30 @@ static double *share_of(struct pf_far_deal *d, int rows, int n)
     return &shares[at];
 }
 
-int pf_far_deal(struct pf_far_deal *d, int rows, int n, int most)
+int pf_far_deal(struct pf_far_shares *s, int rows, int n, int most, struct pf_far_deal *out)
 {
-    d->n_host = 0;
+    *out = (struct pf_far_deal){ .n_host = 0 };
     if (n < 1 || most < 1)
         return 0;
-    d->share_at = share_of(d, rows, n);
-    d->most = n < most ? n : most;
-    d->n_host = (int)(within(*d->share_at * (n + 1), 0, d->most) + 0.5);
-    if (d->n_host == 0 && ++d->n_without < WITHOUT)
+    out->share = share_of(s, rows, n);
+    out->most = n < most ? n : most;
+    int n_host = (int)(within(*out->share * (n + 1), 0, out->most) + 0.5);
+    if (n_host == 0 && ++s->n_without < WITHOUT)
         return 0;
-    d->n_without = 0;
-    d->n_host = d->n_host > 0 ? d->n_host : 1;
-    d->n_device = n + 1 - d->n_host;
-    return d->n_host;
+    s->n_without = 0;
+    out->n_host = n_host > 0 ? n_host : 1;
+    out->n_device = n + 1 - out->n_host;
+    return out->n_host;
 }
 
-void pf_far_learn(struct pf_far_deal *d, const struct pf_attended *took)
+/* Deals of a step may move one share: together by half of what is missing. */
+void pf_far_learn(struct pf_far_deal *d, const struct pf_attended *took, int n_deals)
 {
     double host = (double)took->host_ns, device = (double)took->device_ns;
     if (d->n_host > 0 && host > 0 && device > 0) {
         double chunks = (device - host) / (host / d->n_host + device / d->n_device);
         if (chunks < 0 || d->n_host < d->most)       /* else it had all that it may */
-            *d->share_at = within(*d->share_at + 0.5 * chunks / (d->n_host + d->n_device), 1e-6, 1);
+            *d->share = within(*d->share + 0.5 / n_deals * chunks / (d->n_host + d->n_device), 1e-6, 1);
     }
     d->n_host = 0;
 }

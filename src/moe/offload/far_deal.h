@@ -8,10 +8,11 @@
  * is moved after every step, by half of what would have made both end together if what each took were all for its far
  * chunks: what the GPU has near makes the move smaller, and changes nothing of where it leads. More rows are more work
  * for the CPU with the same bytes, and in a short context what each takes before its first chunk counts for more: the
- * share is kept for each power of two of rows and of chunks. Where it is less than half a chunk, to hand over takes
- * longer than it saves: the GPU attends alone, but for a step now and then that shows whether it still does.
+ * share is kept for each power of two of rows and of chunks, whichever sequence they are of. Where it is less than half
+ * a chunk, to hand over takes longer than it saves: the GPU attends alone, but for a step now and then that shows
+ * whether it still does.
  *
- * All zeros at first; it points into itself, so it is not copied; one thread at a time. */
+ * All zeros at first; one thread at a time. */
 #ifndef PF_FAR_DEAL_H
 #define PF_FAR_DEAL_H
 
@@ -19,17 +20,21 @@
 
 enum { PF_FAR_ROWS = 4, PF_FAR_CHUNKS = 12 };        /* rows below 2^4; as many chunks as 2^12 and more are one */
 
-struct pf_far_deal {
-    double  share[PF_FAR_ROWS][PF_FAR_CHUNKS];       /* the CPU's, of n + 1; 0: nothing is known yet */
-    double *share_at;                    /* of the step under way, */
-    int     n_host, n_device, most;      /* its chunks, and how many the CPU could have had; n_host 0: it has none */
-    int     n_without;                   /* steps since it had any, with far chunks */
+struct pf_far_shares {
+    double share[PF_FAR_ROWS][PF_FAR_CHUNKS];        /* the CPU's, of n + 1; 0: nothing is known yet */
+    int    n_without;                    /* deals since it had any, with far chunks */
 };
 
-/* The CPU's part of n far chunks that a step of so many rows does not write to: `most` at most. 0: none. */
-int  pf_far_deal(struct pf_far_deal *d, int rows, int n, int most);
+/* Of a sequence in the step under way. */
+struct pf_far_deal {
+    double *share;
+    int     n_host, n_device, most;      /* its chunks, and how many the CPU could have had; n_host 0: it has none */
+};
 
-/* What the layers of the step took whose deal was the last one. The deal is over. */
-void pf_far_learn(struct pf_far_deal *d, const struct pf_attended *took);
+/* The CPU's part of n far chunks of a sequence that its rows in the step do not write to: `most` at most. 0: none. */
+int  pf_far_deal(struct pf_far_shares *s, int rows, int n, int most, struct pf_far_deal *out);
+
+/* What the layers took of the sequence, one of n_deals in the step. The deal is over. */
+void pf_far_learn(struct pf_far_deal *d, const struct pf_attended *took, int n_deals);
 
 #endif

@@ -38,8 +38,9 @@ static bool offload_attends(struct pf_placement *p, const struct pf_far_step *s,
     struct pf_offload *f = pf_offload_of(p);
     const struct pf_share_ops *share = p->device->ops->share;
     size_t room = f->force_cpu ? 0 : share->attend_room(p->device) / s->floats;
-    int n = s->end - s->first, most = room < (size_t)n ? (int)room : n, k = pf_far_deal(&f->far, s->rows, n, most);
-    f->far_range = *out = (struct pf_far_range){ s->end - k, s->end };
+    int n = s->end - s->first, most = room < (size_t)n ? (int)room : n,
+        k = pf_far_deal(&f->far, s->rows, n, most, &f->far_deal[s->part]);
+    f->far_range[s->part] = *out = (struct pf_far_range){ s->end - k, s->end };
     return k > 0;
 }
 
@@ -52,14 +53,25 @@ static enum pf_guess offload_guesses(const struct pf_placement *p, int il, int r
     return PF_GUESS_NOTHING;
 }
 
+/* From the step before. */
+static void learn_attention(struct pf_offload *f)
+{
+    pf_backend *device = f->base.device;
+    struct pf_attended took;
+    int n = 0;
+    for (int i = 0; i < PF_BY_HOST_PARTS; i++)
+        n += f->far_deal[i].n_host > 0;
+    for (int i = 0; i < PF_BY_HOST_PARTS; i++)
+        if (f->far_deal[i].n_host > 0) {
+            device->ops->share->attended(device, i, &took);
+            pf_far_learn(&f->far_deal[i], &took, n);
+        }
+}
+
 static pf_status offload_between(struct pf_placement *p, int rows)
 {
     struct pf_offload *f = pf_offload_of(p);
-    struct pf_attended took;
-    if (f->far.n_host > 0) {
-        p->device->ops->share->attended(p->device, &took);
-        pf_far_learn(&f->far, &took);
-    }
+    learn_attention(f);
     pf_prompts_drop_ahead(f);                /* copies ahead that a failed step has left */
     f->lesson.n = 0;                         /* the last layer's: nobody knows when it was over */
     uint64_t now = f->gpu_since_ns = pf_now_ns();

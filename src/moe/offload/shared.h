@@ -86,8 +86,9 @@ struct pf_offload {
                                             one's picks came */
     int                     n_batches;   /* batches of the layer's experts so far */
 
-    struct pf_far_deal   far;            /* chunks of far keys and values that the CPU attends to, */
-    struct pf_far_range  far_range;      /* in this step */
+    struct pf_far_shares far;            /* of far keys and values: what the CPU attends to, */
+    struct pf_far_deal   far_deal[PF_BY_HOST_PARTS];         /* of each sequence in this step, */
+    struct pf_far_range  far_range[PF_BY_HOST_PARTS];        /* and which */
     pf_counter           far_bytes;      /* that the CPU has attended to */
 
     /* prompts.c */
@@ -150,7 +151,7 @@ void pf_offload_note(struct pf_offload *f, const char *what, int il);
  * it. */
 pf_status pf_decode_serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer);
 void      pf_decode_served(void *ctx);
-pf_status pf_decode_attend(void *ctx, int il, const struct pf_partials_op *p);
+pf_status pf_decode_attend(void *ctx, int il, int part, const struct pf_partials_op *p);
 void      pf_decode_ended(struct pf_offload *f);
 
 /* prompts.c. The experts of a layer for more rows than can be served; drops what was copied ahead, of a step that

@@ -104,10 +104,10 @@ static inline pf_backend *pf_place_unit(const struct pf_placement *p, int k)
     return p->cards[k] && !pf_place_has_lost(p, k) ? p->cards[k] : p->m->cpu;
 }
 
-/* A step of few rows of one session: the far chunks [first, end) of its keys and values that it does not write to;
- * floats of the partials that it has of a chunk in one layer, at most. */
+/* Few rows of a session, the step's part `part`: the far chunks [first, end) of its keys and values that they do not
+ * write to; floats of the partials that they have of a chunk in one layer, at most. */
 struct pf_far_step {
-    int    rows, first, end;
+    int    part, rows, first, end;
     size_t floats;
 };
 

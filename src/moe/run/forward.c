@@ -256,13 +256,12 @@ static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
     int unit = (int)(t->unit - t->m->work->units);
     bool hands_out = pf_crew_follows(t->m) ? t->hands_out : n_logits > 0 && fills_sessions(t);
     struct pf_repeat r = { .how = t->how, .once = t->n_parts > PF_REPEAT_PARTS || pf_watch_inside(t->m),
-                           .rows = t->rows, .n_logits = n_logits, .n_parts = t->n_parts, .hands_out = hands_out,
-                           .by_host = t->far_by_host.end > 0 };
+                           .rows = t->rows, .n_logits = n_logits, .n_parts = t->n_parts, .hands_out = hands_out };
     for (int i = 0; !r.once && i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
         r.once = pf_state_cut(p->s, p->rows) > 0;
         r.part[i] = (struct pf_repeat_part){ p->s, p->s->computed > 0 ? p->s->units[unit].state : NULL,
-                                             pf_part_end(p), p->rows, pf_index_is_used(p) };
+                                             pf_part_end(p), p->rows, pf_index_is_used(p), pf_far_is_shared(t, p) };
     }
     return r;
 }

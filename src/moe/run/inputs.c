@@ -107,7 +107,7 @@ pf_status pf_inputs_put(struct pf_step *t)
 {
     struct pf_work *work = t->m->work;
     struct pf_inputs in = pf_inputs_at(t->m, t->rows, work->inputs);
-    *in.far_range = t->far_by_host;
+    memcpy(in.far_range, t->far_by_host, sizeof t->far_by_host);
     for (int i = 0; i < t->n_parts; i++)
         fill_rows(&t->parts[i], &in);
     pf_rope_table(&t->m->near_rope, in.pos, 1, t->rows, in.near_cs);

@@ -28,8 +28,8 @@ struct pf_step {
     struct pf_work_unit  *unit;              /* the one of m->work that is at work */
     bool                  visits;            /* the layers at work are the CPU's, on a card (place/visits.h): their
                                                 keys and values are the host's */
-    struct pf_far_range   far_by_host;       /* far chunks that the CPU attends to while the device does to all others;
-                                                end 0: it does not */
+    struct pf_far_range   far_by_host[PF_BY_HOST_PARTS];     /* of each part, far chunks that the CPU attends to while
+                                                the device does to all others; end 0: it does not */
     int                   far_ahead;         /* the layer whose far keys and values are on their way; 0: none's are */
     int                   back;              /* with several processes: rows from here on come back to the first one */
     bool                  is_told;           /* other processes make the step at the same time */
