@@ -150,6 +150,7 @@ static int open_sessions(struct running *r, const struct bench *o)
     int n = positions(t) * t->n_sequences;
     pf_session_opts_init(&r->opts);
     r->opts.n_ctx = positions(t);
+    r->opts.n_sessions = t->n_sequences;
     r->opts.n_batch = t->n_batch;
     r->opts.kv_type = t->kv;
     opts_shared_session(&o->shared, &r->opts);

@@ -526,7 +526,8 @@ struct pf_session_opts {
     int64_t         n_near;          /* on a GPU: positions whose keys and values its memory has, of layers that see all
                                         of them and have I16, no latents; those of later ones lie in main memory.
                                         0: as many as there is room for. Changes no bit */
-    int             n_sessions;      /* with n_ctx 0: that so many such sessions have room for; 0: this one alone */
+    int             n_sessions;      /* so many such sessions are to have room: n_ctx 0 and n_near 0 leave the others
+                                        some; 0: this one alone */
     enum pf_draft   draft;           /* default PF_DRAFT_OFF */
     int             draft_max;       /* tokens drafted at once, PF_MAX_DRAFT at most; 0: 16. No more than n_batch - 1 */
     pf_draft_fn    *draft_fn;        /* PF_DRAFT_GIVEN */

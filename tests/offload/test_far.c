@@ -343,14 +343,15 @@ static void test_batch(void)
 
 /* ---- Little memory, and failures of the simulated device --------------------------------------------------------- */
 
-/* All that a usual session and the weights take of the device's memory. */
-static uint64_t usual_bytes(void)
+/* All that a usual session and the weights take of the device's memory; *states: of it, recurrent states. */
+static uint64_t usual_bytes(uint64_t *states)
 {
     struct pf_sim sim = { .memory_bytes = 0 };
     pf_session *s = NULL;
     pf_model *m = open_model(&sim, false);
     CHECK(pf_session_open(&s, m, NULL) == PF_OK && m->backend != m->cpu, "%s", pf_last_error());
     uint64_t used = ((uint64_t)1 << 30) - m->backend->ops->room(m->backend);
+    *states = pf_states_bytes(m, 0, m->n_layer, &s->opts);
     pf_session_close(&s);
     pf_model_close(&m);
     return used;
@@ -359,7 +360,8 @@ static uint64_t usual_bytes(void)
 /* A context that is much too long for what is left beside the weights. */
 static void test_little_memory(void)
 {
-    struct pf_sim sim = { .memory_bytes = usual_bytes() + PF_NEAR_SPARE_BYTES };
+    uint64_t states;
+    struct pf_sim sim = { .memory_bytes = usual_bytes(&states) + PF_NEAR_SPARE_BYTES };
     struct pf_session_opts so;
     pf_session *s = NULL;
     pf_model *m = open_model(&sim, false);
@@ -371,6 +373,50 @@ static void test_little_memory(void)
     rest(s, "little memory");
     pf_session_close(&s);
     pf_model_close(&m);
+}
+
+/* Sessions that together are too long for the device open beside each other, whether the first would have room for all
+ * of its own or not, and one step has the bits of each. */
+static void with_many(uint64_t memory_bytes, int n_chunks, int n_batch, int n_steps)
+{
+    enum { N = 4 };
+    struct pf_sim sim = { .memory_bytes = memory_bytes, .attend_floats = 1 << 20 };
+    struct pf_batch_part parts[N] = { { 0 } };
+    struct pf_session_opts so;
+    pf_model *m = open_model(&sim, false);
+    pf_session_opts_init(&so);
+    so.n_ctx = n_chunks * CHUNK;
+    so.n_batch = n_batch;
+    so.n_sessions = N;
+    for (int i = 0; i < N; i++) {
+        CHECK(pf_session_open(&parts[i].session, m, &so) == PF_OK, "session %d of %d chunks in %llu bytes: %s", i,
+              n_chunks, (unsigned long long)memory_bytes, pf_last_error());
+        if (!parts[i].session)
+            exit(check_status());
+        if (n_steps > 0)
+            eval(parts[i].session, (size_t)(2 * CHUNK + 100 * i), "of many");
+    }
+    CHECK(m->backend != m->cpu, "on %s", m->backend->ops->name);
+    for (int k = 0; k < n_steps; k++) {
+        for (int i = 0; i < N; i++) {
+            parts[i].tok = tokens + pf_session_pos(parts[i].session);
+            parts[i].n = 1;
+        }
+        CHECK(pf_batch_eval(parts, N) == PF_OK, "%s", pf_last_error());
+        for (int i = 0; i < N; i++)
+            same(parts[i].session, "of many");
+    }
+    for (int i = 0; i < N; i++)
+        pf_session_close(&parts[i].session);
+    pf_model_close(&m);
+}
+
+static void test_many_in_little_memory(void)
+{
+    uint64_t states, least = usual_bytes(&states) + PF_NEAR_SPARE_BYTES + 8 * states;
+    with_many(least, 512, N_BATCH, 3);
+    for (int i = 6; i < 60; i++)         /* sessions share the buffers of so many rows; windows' rings are their own */
+        with_many(least + ((uint64_t)i << 21), 64, 2048, 0);
 }
 
 static void run_with(struct pf_sim *sim, const char *name)
@@ -439,6 +485,7 @@ int main(int argc, char **argv)
     }
     if (simulates() && !brief) {
         test_little_memory();
+        test_many_in_little_memory();
         test_failures();
     }
     free(expected);

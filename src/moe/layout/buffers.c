@@ -41,9 +41,10 @@ static uint64_t sessions_bytes(const struct pf_model *m, const struct pf_session
     struct pf_session_opts with = *o;
     uint64_t kv, work, n = o->n_sessions > 0 ? (uint64_t)o->n_sessions : 1;
     with.n_ctx = n_ctx;
-    if (pf_session_part_bytes(m, &with, b, 0, m->n_layer, &kv, &work) < 0 || kv > (UINT64_MAX - work) / n)
+    if (pf_session_part_bytes(m, &with, b, 0, m->n_layer, &kv, &work) < 0)
         return UINT64_MAX;
-    return kv * n + work;
+    uint64_t own = kv + pf_states_bytes(m, 0, m->n_layer, &with), shared = kv + work - own;
+    return own > (UINT64_MAX - shared) / n ? UINT64_MAX : own * n + shared;
 }
 
 int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts *o, const pf_backend *b,

@@ -320,17 +320,25 @@ static uint64_t not_there(const struct pf_model *m, const pf_backend *card, cons
     return bytes - card->ops->scratch_bytes(card, &sizes) + card->ops->scratch_more(card, &sizes);
 }
 
-/* Bytes of a card's memory that the session takes with so many chunks there, beside what is there. */
-static uint64_t near_bytes(const struct pf_placement *p, int card, const struct pf_session_opts *o, int64_t n_chunks)
+static struct pf_session_opts with_near(const struct pf_session_opts *o, int64_t n_chunks)
 {
     struct pf_session_opts with = *o;
+    with.n_near = n_chunks * PF_KV_CHUNK_POSITIONS;
+    return with;
+}
+
+/* Bytes of a card's memory that the session takes with so many chunks there, beside what is there. */
+static uint64_t near_bytes(const struct pf_placement *p, int card, const struct pf_session_opts *o, int64_t n_chunks,
+                           const struct pf_there *there)
+{
+    struct pf_session_opts with = with_near(o, n_chunks);
     uint64_t kv, work;
     int first, end;
-    with.n_near = n_chunks * PF_KV_CHUNK_POSITIONS;
     pf_cut_card(&p->cut, card, &first, &end);
     if (pf_session_part_bytes(p->m, &with, p->cards[card], first, end, &kv, &work) < 0)
         return UINT64_MAX;
-    return not_there(p->m, p->cards[card], &with, kv + work);
+    uint64_t stage = pf_kv_stage_bytes(p->m, &with, first, end);
+    return not_there(p->m, p->cards[card], &with, kv + work) - there->buffers - (stage <= there->stage ? stage : 0);
 }
 
 pf_status pf_place_make_room(struct pf_model *m, const struct pf_session_opts *o)
@@ -349,33 +357,58 @@ uint64_t pf_place_visits_stage(const struct pf_placement *p, int card, const str
     return p->visits && card == p->cut.n_more ? pf_visits_stage_bytes(p->m, o, p->cut.n_layers) : 0;
 }
 
-/* pf_place_near of one card. */
-static int64_t near_of(const struct pf_placement *p, int card, const struct pf_session_opts *o)
+/* What a card keeps for those of o->n_sessions sessions that are not open yet: recurrent states, of keys and values so
+ * many that a prompt's far chunks have a stage, and the stage; half of the room at most, since they may never come. */
+static uint64_t for_others(const struct pf_placement *p, int card, const struct pf_session_opts *o,
+                           const struct pf_there *there, uint64_t room)
+{
+    int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, n = 0;
+    int n_others = o->n_sessions - atomic_load(&p->m->n_sessions), first, end;
+    struct pf_session_opts with;
+    if (n_others <= 0)
+        return 0;
+    pf_cut_card(&p->cut, card, &first, &end);
+    do
+        with = with_near(o, ++n);
+    while (n < all && pf_kv_stage_bytes(p->m, &with, first, end) == 0);
+    uint64_t stage = pf_kv_stage_bytes(p->m, &with, first, end);
+    uint64_t bytes = pf_states_bytes(p->m, first, end, &with);
+    for (int il = first; il < end; il++)
+        bytes += pf_kv_bytes_of(p->m, il, &with);
+    bytes = bytes * (uint64_t)n_others + (stage > there->stage ? stage : 0);
+    return bytes < room / 2 ? bytes : room / 2;
+}
+
+/* pf_place_near of one card. A session that comes when others have all but a little does with a chunk. */
+static int64_t near_of(const struct pf_placement *p, int card, const struct pf_session_opts *o,
+                       const struct pf_there *there)
 {
     pf_backend *device = p->cards[card];
-    uint64_t room = device->ops->room(device);
-    uint64_t stage = pf_place_visits_stage(p, card, o);
+    uint64_t all_room = device->ops->room(device), stage = pf_place_visits_stage(p, card, o), room,
+             spare = atomic_load(&p->m->n_sessions) > 1 ? 0 : PF_NEAR_SPARE_BYTES;
     int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, fits = 1, not = all;
-    room -= stage < room ? stage : 0;
-    if (near_bytes(p, card, o, all) <= room || room < PF_NEAR_SPARE_BYTES)
+    all_room -= stage < all_room ? stage : 0;
+    room = all_room - for_others(p, card, o, there, all_room);
+    if (near_bytes(p, card, o, all, there) <= room)
         return 0;
-    room -= PF_NEAR_SPARE_BYTES;
-    if (near_bytes(p, card, o, 1) > room)
-        return 0;
+    room -= room < spare ? room : spare;
+    uint64_t least = near_bytes(p, card, o, 1, there);
+    if (least > room)
+        return all_room >= spare && least <= all_room - spare ? PF_KV_CHUNK_POSITIONS : 0;
     while (fits + 1 < not) {
         int64_t middle = fits + (not - fits) / 2;
-        *(near_bytes(p, card, o, middle) <= room ? &fits : &not) = middle;
+        *(near_bytes(p, card, o, middle, there) <= room ? &fits : &not) = middle;
     }
     return fits * PF_KV_CHUNK_POSITIONS;
 }
 
-int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o)
+int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o, const struct pf_there *there)
 {
     int64_t least = 0;
     if (!p || p->device == p->m->cpu || p->by_rows)
         return 0;
     for (int k = 0; k < pf_place_n_cards(p); k++) {
-        int64_t n = pf_place_has_lost(p, k) ? 0 : near_of(p, k, o);
+        int64_t n = pf_place_has_lost(p, k) ? 0 : near_of(p, k, o, &there[k]);
         least = n > 0 && (least == 0 || n < least) ? n : least;
     }
     return least;

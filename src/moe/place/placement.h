@@ -232,9 +232,16 @@ enum { PF_NEAR_SPARE_BYTES = 2 << 20 };
 /* What a session leaves free of a card for the keys and values of layers that visit it. */
 uint64_t pf_place_visits_stage(const struct pf_placement *p, int card, const struct pf_session_opts *o);
 
+/* Bytes that a card has already of what all sessions share: a step's buffers, as large as the session wants them, and
+ * the stage of far keys and values. */
+struct pf_there {
+    uint64_t buffers, stage;
+};
+
 /* Positions of a session whose keys and values there is room for in the device's memory as it is now, o->n_near being
- * 0. 0: all of them, or it is no device's, or even the least would not fit. */
-int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o);
+ * 0, beside those of o->n_sessions that are to come. there: of each card. 0: all of them, or it is no device's, or even
+ * the least would not fit. */
+int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o, const struct pf_there *there);
 
 /* Closes p and all that is under it, then their devices. NULL-safe. */
 void pf_place_close(struct pf_placement *p);

@@ -2,7 +2,6 @@
 #include "moe/session/work.h"
 
 #include "base/pf_mem.h"
-#include "moe/place/placement.h"
 
 static size_t inputs_bytes(const struct pf_model *m, const struct pf_work *w)
 {
@@ -121,6 +120,16 @@ pf_status pf_work_fit(struct pf_model *m, const struct pf_session_opts *o, bool 
     if (w->sizes.max_rows < o->n_batch)
         return replace(m, o, cpu || w->handed);
     return cpu && !w->handed ? add_cpu(m, m->work) : PF_OK;
+}
+
+struct pf_there pf_work_there(const struct pf_model *m, const struct pf_session_opts *o, int card)
+{
+    const struct pf_work *w = m->work;
+    struct pf_buffers buf;
+    if (!w || w->n_losses != m->n_losses || card >= w->n_cards)
+        return (struct pf_there){ 0, 0 };
+    bool enough = w->sizes.max_rows >= o->n_batch;
+    return (struct pf_there){ enough ? pf_buffers_cut(m, o->n_batch, NULL, &buf) : 0, w->units[card].stage_bytes };
 }
 
 pf_status pf_work_stage(struct pf_model *m, int card, size_t bytes)

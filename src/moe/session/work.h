@@ -11,6 +11,7 @@
 #define PF_WORK_H
 
 #include "moe/layout/layout.h"
+#include "moe/place/placement.h"
 
 struct pf_work_unit {
     pf_backend       *backend;               /* NULL: there is no such unit, and all other fields are unused */
@@ -36,6 +37,9 @@ struct pf_work {
  * as it is now, and, if `cpu`, on the CPU besides. On failure everything is as before, but for buffers that were partly
  * on a lost card. */
 pf_status pf_work_fit(struct pf_model *m, const struct pf_session_opts *o, bool cpu);
+
+/* What is there already for a session with such options. */
+struct pf_there pf_work_there(const struct pf_model *m, const struct pf_session_opts *o, int card);
 
 /* Makes a card's stage hold so many bytes. */
 pf_status pf_work_stage(struct pf_model *m, int card, size_t bytes);
