@@ -370,7 +370,7 @@ static int far_deal(struct pf_far_shares *s, const struct far_machine *m, int n)
 static void far_on(const struct far_machine *m, int n)
 {
     enum { STEPS = 300, LAST = 100 };
-    struct pf_far_shares s = { .n_without = 0 };
+    struct pf_far_shares s = { 0 };
     int k = 0, n_with = 0;
     for (int i = 0; i < STEPS; i++) {
         k = far_deal(&s, m, n);
@@ -388,7 +388,7 @@ static void test_far_machines(void)
 {
     static const struct far_machine some = { 12300, 40000, 5600, 20000 };
     static const struct far_machine fast_and_late = { 5600, 130000, 12300, 20000 };
-    struct pf_far_shares s = { .n_without = 0 };
+    struct pf_far_shares s = { 0 };
     int k = 0, few = 0;
     for (int i = 0; i < 128; i++)
         far_on(&(struct far_machine){ 1000 << i % 4, i / 64 * 100000, 500 << i / 4 % 4, i / 16 % 4 * 40000 },
@@ -409,7 +409,7 @@ static void test_far_together(void)
 {
     enum { STEPS = 50, N = 60 };
     static const struct far_machine some = { 6000, 30000, 9000, 20000 };
-    struct pf_far_shares s = { .n_without = 0 };
+    struct pf_far_shares s = { 0 };
     struct pf_far_deal d[PF_BY_HOST_PARTS];
     int k[PF_BY_HOST_PARTS], alone = 0;
     for (int i = 0; i < STEPS; i++) {
@@ -420,7 +420,7 @@ static void test_far_together(void)
             pf_far_learn(&d[j], &took, PF_BY_HOST_PARTS);
         }
     }
-    s = (struct pf_far_shares){ .n_without = 0 };
+    s = (struct pf_far_shares){ 0 };
     for (int i = 0; i < STEPS; i++)
         alone = far_deal(&s, &some, N);
     for (int j = 0; j < PF_BY_HOST_PARTS; j++)
@@ -429,11 +429,11 @@ static void test_far_together(void)
 
 static void test_far_deal(void)
 {
-    struct pf_far_shares s = { .n_without = 0 };
+    struct pf_far_shares s = { 0 };
     struct pf_far_deal d, other;
     CHECK(pf_far_deal(&s, 1, 0, 9, &d) == 0 && pf_far_deal(&s, 1, 9, 0, &d) == 0, "nothing to deal, or no room");
     CHECK(pf_far_deal(&s, 1, 90, 7, &d) == 7 && d.n_device == 84, "there is room for 7");
-    s = (struct pf_far_shares){ .n_without = 0 };
+    s = (struct pf_far_shares){ 0 };
     CHECK(pf_far_deal(&s, 1, 10, 10, &d) == 5, "before anything is known");
     pf_far_learn(&d, &(struct pf_attended){ 5, 6000 }, 1);
     CHECK(pf_far_deal(&s, 1, 10, 10, &d) == 8 && pf_far_deal(&s, 2, 10, 10, &other) == 5,

@@ -21,20 +21,22 @@
 enum { PF_FAR_ROWS = 4, PF_FAR_CHUNKS = 12 };        /* rows below 2^4; as many chunks as 2^12 and more are one */
 
 struct pf_far_shares {
-    double share[PF_FAR_ROWS][PF_FAR_CHUNKS];        /* the CPU's, of n + 1; 0: nothing is known yet */
-    int    n_without;                    /* deals since it had any, with far chunks */
+    struct pf_far_share {
+        double cpu;                      /* of n + 1 chunks; 0: nothing is known yet */
+        int    n_without;                /* deals since the CPU had any */
+    } of[PF_FAR_ROWS][PF_FAR_CHUNKS];
 };
 
 /* Of a sequence in the step under way. */
 struct pf_far_deal {
-    double *share;
-    int     n_host, n_device, most;      /* its chunks, and how many the CPU could have had; n_host 0: it has none */
+    struct pf_far_share *share;
+    int n_host, n_device, most;          /* its chunks, and how many the CPU could have had; n_host 0: it has none */
 };
 
 /* The CPU's part of n far chunks of a sequence that its rows in the step do not write to: `most` at most. 0: none. */
 int  pf_far_deal(struct pf_far_shares *s, int rows, int n, int most, struct pf_far_deal *out);
 
-/* What the layers took of the sequence, one of n_deals in the step. The deal is over. */
+/* What the layers took of the sequence, one of n_deals of the step by the same share. The deal is over. */
 void pf_far_learn(struct pf_far_deal *d, const struct pf_attended *took, int n_deals);
 
 #endif

@@ -58,13 +58,14 @@ static void learn_attention(struct pf_offload *f)
 {
     pf_backend *device = f->base.device;
     struct pf_attended took;
-    int n = 0;
+    int n[PF_BY_HOST_PARTS] = { 0 };
     for (int i = 0; i < PF_BY_HOST_PARTS; i++)
-        n += f->far_deal[i].n_host > 0;
+        for (int j = 0; j < PF_BY_HOST_PARTS; j++)
+            n[i] += f->far_deal[j].n_host > 0 && f->far_deal[j].share == f->far_deal[i].share;
     for (int i = 0; i < PF_BY_HOST_PARTS; i++)
         if (f->far_deal[i].n_host > 0) {
             device->ops->share->attended(device, i, &took);
-            pf_far_learn(&f->far_deal[i], &took, n);
+            pf_far_learn(&f->far_deal[i], &took, n[i]);
         }
 }
 
