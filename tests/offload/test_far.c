@@ -3,10 +3,10 @@
  * between sessions that have other positions far. The simulated device is lost at its operations, and its allocations
  * and copies fail; it also has so little memory that the session has to find out itself.
  *
- * usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief]
+ * usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief|batch]
  *        device, shared: simulated; cuda: with the GPU, which is an emulated one where this file is linked with
  *        it; shared: the CPU has experts, or in a model without experts layers, which visit the device.
- *        77: there is no GPU */
+ *        batch: brief, but for several sequences. 77: there is no GPU */
 #include <stdlib.h>
 #include <string.h>
 
@@ -375,9 +375,15 @@ static void test_little_memory(void)
     pf_model_close(&m);
 }
 
+static int64_t near_positions(const pf_session *s)
+{
+    return s->opts.n_near > 0 && s->opts.n_near < s->opts.n_ctx ? s->opts.n_near : s->opts.n_ctx;
+}
+
 /* Sessions that together are too long for the device open beside each other, whether the first would have room for all
- * of its own or not, and one step has the bits of each. */
-static void with_many(uint64_t memory_bytes, int n_chunks, int n_batch, int n_steps)
+ * of its own or not, and one step has the bits of each. fair: the first one, which may stay alone, is not
+ * the one that has little near. */
+static void with_many(uint64_t memory_bytes, int n_chunks, int n_batch, int n_steps, bool fair)
 {
     enum { N = 4 };
     struct pf_sim sim = { .memory_bytes = memory_bytes, .attend_floats = 1 << 20 };
@@ -393,6 +399,9 @@ static void with_many(uint64_t memory_bytes, int n_chunks, int n_batch, int n_st
               n_chunks, (unsigned long long)memory_bytes, pf_last_error());
         if (!parts[i].session)
             exit(check_status());
+        CHECK(!fair || near_positions(parts[i].session) <= 4 * near_positions(parts[0].session),
+              "in %llu bytes session %d has %d positions near, the first %d", (unsigned long long)memory_bytes, i,
+              (int)near_positions(parts[i].session), (int)near_positions(parts[0].session));
         if (n_steps > 0)
             eval(parts[i].session, (size_t)(2 * CHUNK + 100 * i), "of many");
     }
@@ -414,9 +423,9 @@ static void with_many(uint64_t memory_bytes, int n_chunks, int n_batch, int n_st
 static void test_many_in_little_memory(void)
 {
     uint64_t states, least = usual_bytes(&states) + PF_NEAR_SPARE_BYTES + 8 * states;
-    with_many(least, 512, N_BATCH, 3);
+    with_many(least, 512, N_BATCH, 3, false);
     for (int i = 6; i < 60; i++)         /* sessions share the buffers of so many rows; windows' rings are their own */
-        with_many(least + ((uint64_t)i << 21), 64, 2048, 0);
+        with_many(least + ((uint64_t)i << 21), 64, 2048, 0, i >= 14);
 }
 
 static void run_with(struct pf_sim *sim, const char *name)
@@ -464,7 +473,7 @@ int main(int argc, char **argv)
 {
     struct pf_device gpu[2];
     if (argc < 3) {
-        fprintf(stderr, "usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief]\n");
+        fprintf(stderr, "usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief|batch]\n");
         return 2;
     }
     path = argv[1];
@@ -481,8 +490,9 @@ int main(int argc, char **argv)
         test_aligned();
         test_counted();
         test_saved();
-        test_batch();
     }
+    if (!brief || strcmp(argv[3], "batch") == 0)
+        test_batch();
     if (simulates() && !brief) {
         test_little_memory();
         test_many_in_little_memory();

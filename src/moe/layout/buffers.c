@@ -38,10 +38,11 @@ int64_t pf_least_context(const struct pf_model *m)
 static uint64_t sessions_bytes(const struct pf_model *m, const struct pf_session_opts *o, const pf_backend *b,
                                int64_t n_ctx)
 {
-    struct pf_session_opts with = *o;
+    struct pf_session_opts asked = *o, with;
     uint64_t kv, work, n = o->n_sessions > 0 ? (uint64_t)o->n_sessions : 1;
-    with.n_ctx = n_ctx;
-    if (pf_session_part_bytes(m, &with, b, 0, m->n_layer, &kv, &work) < 0)
+    asked.n_ctx = n_ctx;
+    if (pf_session_opts_resolve(m, &asked, &with) < 0 ||
+        pf_session_part_bytes(m, &with, b, 0, m->n_layer, &kv, &work) < 0)
         return UINT64_MAX;
     uint64_t own = kv + pf_states_bytes(m, 0, m->n_layer, &with), shared = kv + work - own;
     return own > (UINT64_MAX - shared) / n ? UINT64_MAX : own * n + shared;

@@ -357,26 +357,46 @@ uint64_t pf_place_visits_stage(const struct pf_placement *p, int card, const str
     return p->visits && card == p->cut.n_more ? pf_visits_stage_bytes(p->m, o, p->cut.n_layers) : 0;
 }
 
-/* What a card keeps for those of o->n_sessions sessions that are not open yet: recurrent states, of keys and values so
- * many that a prompt's far chunks have a stage, and the stage; half of the room at most, since they may never come. */
-static uint64_t for_others(const struct pf_placement *p, int card, const struct pf_session_opts *o,
-                           const struct pf_there *there, uint64_t room)
+/* What a session of several has on a card besides what all share, with so many chunks near: recurrent states, keys,
+ * values. */
+static uint64_t own_bytes(const struct pf_placement *p, int first, int end, const struct pf_session_opts *o,
+                          int64_t n_chunks)
 {
-    int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, n = 0;
-    int n_others = o->n_sessions - atomic_load(&p->m->n_sessions), first, end;
-    struct pf_session_opts with;
-    if (n_others <= 0)
-        return 0;
-    pf_cut_card(&p->cut, card, &first, &end);
-    do
-        with = with_near(o, ++n);
-    while (n < all && pf_kv_stage_bytes(p->m, &with, first, end) == 0);
-    uint64_t stage = pf_kv_stage_bytes(p->m, &with, first, end);
+    struct pf_session_opts with = with_near(o, n_chunks);
     uint64_t bytes = pf_states_bytes(p->m, first, end, &with);
     for (int il = first; il < end; il++)
         bytes += pf_kv_bytes_of(p->m, il, &with);
-    bytes = bytes * (uint64_t)n_others + (stage > there->stage ? stage : 0);
-    return bytes < room / 2 ? bytes : room / 2;
+    return bytes;
+}
+
+/* The fewest chunks near with which a prompt's far ones have a stage. */
+static int64_t staged_chunks(const struct pf_placement *p, int first, int end, const struct pf_session_opts *o,
+                             int64_t all)
+{
+    int64_t n = 1;
+    struct pf_session_opts with = with_near(o, n);
+    while (n < all && pf_kv_stage_bytes(p->m, &with, first, end) == 0)
+        with = with_near(o, ++n);
+    return n;
+}
+
+/* What a card keeps of `room` bytes for those of o->n_sessions sessions that are not open yet. With a chunk near each
+ * they open. So that prompts have a stage, this session first, then the others have n_staged; theirs is half of what is
+ * left then at most, since they may never come. least, staged: bytes of this session with 1 and with n_staged. */
+static uint64_t for_others(const struct pf_placement *p, int card, const struct pf_session_opts *o, int64_t n_staged,
+                           uint64_t room, uint64_t least, uint64_t staged)
+{
+    int n_open = atomic_load(&p->m->n_sessions), first, end;
+    uint64_t n = o->n_sessions > n_open ? (uint64_t)(o->n_sessions - n_open) : 0;
+    if (n == 0 || least >= room)
+        return 0;
+    pf_cut_card(&p->cut, card, &first, &end);
+    uint64_t need = own_bytes(p, first, end, o, 1), wish = own_bytes(p, first, end, o, n_staged) - need;
+    if (need >= (room - least) / n)
+        return room - least;
+    uint64_t left = room - n * need;
+    left = staged < left ? (left - staged) / 2 : 0;
+    return n * need + (wish < left / n ? n * wish : left);
 }
 
 /* pf_place_near of one card. A session that comes when others have all but a little does with a chunk. */
@@ -384,20 +404,23 @@ static int64_t near_of(const struct pf_placement *p, int card, const struct pf_s
                        const struct pf_there *there)
 {
     pf_backend *device = p->cards[card];
-    uint64_t all_room = device->ops->room(device), stage = pf_place_visits_stage(p, card, o), room,
+    uint64_t room = device->ops->room(device), stage = pf_place_visits_stage(p, card, o),
              spare = atomic_load(&p->m->n_sessions) > 1 ? 0 : PF_NEAR_SPARE_BYTES;
     int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, fits = 1, not = all;
-    all_room -= stage < all_room ? stage : 0;
-    room = all_room - for_others(p, card, o, there, all_room);
+    int first, end;
+    pf_cut_card(&p->cut, card, &first, &end);
+    int64_t n_staged = staged_chunks(p, first, end, o, all);
+    uint64_t least = near_bytes(p, card, o, 1, there) + spare,
+             staged = near_bytes(p, card, o, n_staged, there) + spare;
+    room -= stage < room ? stage : 0;
+    room -= for_others(p, card, o, n_staged, room, least, staged);
     if (near_bytes(p, card, o, all, there) <= room)
         return 0;
-    room -= room < spare ? room : spare;
-    uint64_t least = near_bytes(p, card, o, 1, there);
     if (least > room)
-        return all_room >= spare && least <= all_room - spare ? PF_KV_CHUNK_POSITIONS : 0;
+        return 0;
     while (fits + 1 < not) {
         int64_t middle = fits + (not - fits) / 2;
-        *(near_bytes(p, card, o, middle, there) <= room ? &fits : &not) = middle;
+        *(near_bytes(p, card, o, middle, there) + spare <= room ? &fits : &not) = middle;
     }
     return fits * PF_KV_CHUNK_POSITIONS;
 }
