@@ -9,7 +9,7 @@
  *
  * Memory of the host that the device has mapped: two flags for each layer and sequence of a step, each in a line of its
  * own; one set of queries and partials, since the device shows queries when it has taken the partials of those before.
- * It is taken when a session first asks for room, and stays. */
+ * This memory is taken when a session first asks for room, and stays. */
 #include <string.h>
 
 #include "base/pf_mem.h"
