@@ -304,6 +304,18 @@ static void test_saved(void)
 
 /* ---- Several sequences ------------------------------------------------------------------------------------------- */
 
+/* A step in which sequence i has rows[i] rows. */
+static void step_together(struct pf_batch_part *parts, int n, const size_t *rows, const char *name)
+{
+    for (int i = 0; i < n; i++) {
+        parts[i].tok = tokens + pf_session_pos(parts[i].session);
+        parts[i].n = rows[i];
+    }
+    CHECK(pf_batch_eval(parts, (size_t)n) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < n; i++)
+        same(parts[i].session, name);
+}
+
 /* Some are all near, some have far chunks for the CPU, one gets its first on the way. */
 static void test_batch(void)
 {
@@ -324,15 +336,8 @@ static void test_batch(void)
         eval(parts[i].session, before[i], "before others come");
     }
     pf_stats_reset(m);
-    for (size_t k = 0; k < STEPS; k++) {
-        for (int i = 0; i < N; i++) {
-            parts[i].tok = tokens + pf_session_pos(parts[i].session);
-            parts[i].n = more[k][i];
-        }
-        CHECK(pf_batch_eval(parts, N) == PF_OK, "%s", pf_last_error());
-        for (int i = 0; i < N; i++)
-            same(parts[i].session, "together");
-    }
+    for (size_t k = 0; k < STEPS; k++)
+        step_together(parts, N, more[k], "together");
     pf_stats_get(m, &stats);
     CHECK((stats.far_cpu_bytes > 0) == shares_experts(m) && stats.far_cpu_bytes < stats.far_bytes,
           "together the CPU has attended to %d of %d bytes", (int)stats.far_cpu_bytes, (int)stats.far_bytes);
@@ -406,15 +411,8 @@ static void with_many(uint64_t memory_bytes, int n_chunks, int n_batch, int n_st
             eval(parts[i].session, (size_t)(2 * CHUNK + 100 * i), "of many");
     }
     CHECK(m->backend != m->cpu, "on %s", m->backend->ops->name);
-    for (int k = 0; k < n_steps; k++) {
-        for (int i = 0; i < N; i++) {
-            parts[i].tok = tokens + pf_session_pos(parts[i].session);
-            parts[i].n = 1;
-        }
-        CHECK(pf_batch_eval(parts, N) == PF_OK, "%s", pf_last_error());
-        for (int i = 0; i < N; i++)
-            same(parts[i].session, "of many");
-    }
+    for (int k = 0; k < n_steps; k++)
+        step_together(parts, N, (const size_t[N]){ 1, 1, 1, 1 }, "of many");
     for (int i = 0; i < N; i++)
         pf_session_close(&parts[i].session);
     pf_model_close(&m);

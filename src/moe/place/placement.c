@@ -414,9 +414,7 @@ static int64_t near_of(const struct pf_placement *p, int card, const struct pf_s
              staged = near_bytes(p, card, o, n_staged, there) + spare;
     room -= stage < room ? stage : 0;
     room -= for_others(p, card, o, n_staged, room, least, staged);
-    if (near_bytes(p, card, o, all, there) <= room)
-        return 0;
-    if (least > room)
+    if (near_bytes(p, card, o, all, there) <= room || least > room)
         return 0;
     while (fits + 1 < not) {
         int64_t middle = fits + (not - fits) / 2;

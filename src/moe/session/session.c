@@ -280,9 +280,9 @@ static pf_status check_layers(const struct pf_session *s)
 static pf_status open_with_room(struct pf_session *s)
 {
     struct pf_there there[PF_MAX_GPUS];
-    PF_TRY(pf_place_make_room(s->m, &s->opts));
     for (int k = 0; k < PF_MAX_GPUS; k++)
         there[k] = pf_work_there(s->m, &s->opts, k);
+    PF_TRY(pf_place_make_room(s->m, &s->opts));
     if (s->opts.n_near == 0)
         s->opts.n_near = pf_place_near(s->m->place, &s->opts, there);
     if (s->m->backend != s->m->cpu && pf_kv_far_bytes(s->m, &s->opts, 0, s->m->n_layer) > 0)
