@@ -424,6 +424,8 @@ static void test_many_in_little_memory(void)
     with_many(least, 512, N_BATCH, 3, false);
     for (int i = 6; i < 60; i++)         /* sessions share the buffers of so many rows; windows' rings are their own */
         with_many(least + ((uint64_t)i << 21), 64, 2048, 0, i >= 14);
+    for (int i = 40; i < 100; i++)       /* the last ones, which have little near, want a larger stage than the first */
+        with_many(least + ((uint64_t)i << 16), 13, 1024, 0, false);
 }
 
 static void run_with(struct pf_sim *sim, const char *name)

@@ -380,23 +380,34 @@ static int64_t staged_chunks(const struct pf_placement *p, int first, int end, c
     return n;
 }
 
+/* What the stage of sessions with few chunks near takes, if that is more than there is: they have more that is far than
+ * one which opens with more room. */
+static uint64_t stage_to_come(const struct pf_placement *p, int first, int end, const struct pf_session_opts *o,
+                              int64_t n_staged, const struct pf_there *there)
+{
+    struct pf_session_opts with = with_near(o, n_staged);
+    uint64_t bytes = pf_kv_stage_bytes(p->m, &with, first, end);
+    return bytes > there->stage ? bytes : 0;
+}
+
 /* What a card keeps of `room` bytes for those of o->n_sessions sessions that are not open yet. With a chunk near each
  * they open. So that prompts have a stage, this session first, then the others have n_staged; theirs is half of what is
  * left then at most, since they may never come. least, staged: bytes of this session with 1 and with n_staged. */
 static uint64_t for_others(const struct pf_placement *p, int card, const struct pf_session_opts *o, int64_t n_staged,
-                           uint64_t room, uint64_t least, uint64_t staged)
+                           uint64_t room, uint64_t least, uint64_t staged, const struct pf_there *there)
 {
     int n_open = atomic_load(&p->m->n_sessions), first, end;
     uint64_t n = o->n_sessions > n_open ? (uint64_t)(o->n_sessions - n_open) : 0;
     if (n == 0 || least >= room)
         return 0;
     pf_cut_card(&p->cut, card, &first, &end);
-    uint64_t need = own_bytes(p, first, end, o, 1), wish = own_bytes(p, first, end, o, n_staged) - need;
-    if (need >= (room - least) / n)
+    uint64_t one = own_bytes(p, first, end, o, 1), wish = own_bytes(p, first, end, o, n_staged) - one,
+             need = n * one + stage_to_come(p, first, end, o, n_staged, there);
+    if (need >= room - least)
         return room - least;
-    uint64_t left = room - n * need;
+    uint64_t left = room - need;
     left = staged < left ? (left - staged) / 2 : 0;
-    return n * need + (wish < left / n ? n * wish : left);
+    return need + (wish < left / n ? n * wish : left);
 }
 
 /* pf_place_near of one card. A session that comes when others have all but a little does with a chunk. */
@@ -413,7 +424,7 @@ static int64_t near_of(const struct pf_placement *p, int card, const struct pf_s
     uint64_t least = near_bytes(p, card, o, 1, there) + spare,
              staged = near_bytes(p, card, o, n_staged, there) + spare;
     room -= stage < room ? stage : 0;
-    room -= for_others(p, card, o, n_staged, room, least, staged);
+    room -= for_others(p, card, o, n_staged, room, least, staged, there);
     if (near_bytes(p, card, o, all, there) <= room || least > room)
         return 0;
     while (fits + 1 < not) {
