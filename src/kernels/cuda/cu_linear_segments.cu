@@ -139,7 +139,7 @@ normed_segments(const __grid_constant__ struct given_linear l, int block_rows)
 template <class T>
 static cudaError_t launch(cudaStream_t st, const struct given_linear *l, bool *takes)
 {
-    enum { MOST_BYTES = 116 << 10, STATIC_BYTES = 2 << 10 };
+    enum { STATIC_BYTES = 2 << 10 };
     bool normed = l->norm.y, early;
     auto kernel = !normed ? plain_segments<T> : l->n <= FOUR_EACH ? normed_segments<T, 1> : normed_segments<T, 2>;
     int n_units, most, block_rows;
@@ -154,7 +154,7 @@ static cudaError_t launch(cudaStream_t st, const struct given_linear *l, bool *t
         continue;
     size_t bytes = staged_bytes(block_rows, l->row_bytes) + x_here_bytes(l->n / 256) + sums_bytes(*l, block_rows) +
         (normed ? l->n * sizeof(float) : 0);
-    *takes = early && bytes <= MOST_BYTES && bytes + STATIC_BYTES <= (size_t)most && block_rows <= PLAIN_THREADS &&
+    *takes = early && bytes + STATIC_BYTES <= (size_t)most && block_rows <= PLAIN_THREADS &&
         (!normed || l->n <= EIGHT_EACH);
     if (!*takes)
         return cudaSuccess;
