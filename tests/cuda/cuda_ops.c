@@ -1048,7 +1048,7 @@ static void attention_of_several(int hd, int n_head, int n_kv, int window, int b
             must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u] + r * n_q, .out = out.at[u] + r * n_q,
                                    .kv = &kv[i], .pos = at, .n_positions = olds[i] + rows[i], .rows = rows[i],
                                    .n_head = n_head, .window = window, .scale = 0.125f, .sinks = sinks,
-                                   .row_scale = scale.at[u] + r }));
+                                   .row_scale = before == 1 ? scale.at[u] + r : NULL }));
             if (i + 1 == before)
                 must(b->ops->softcap(b, y.at[u], 2, y.n));
         }
@@ -1108,16 +1108,17 @@ static void attentions_i16(void)
     for (int before = 0; before < 3; before++) {
         attention_of_several(64, 8, 2, before == 2 ? 100 : 0, before);
         attention_of_several(128, 8, 1, 0, before);
+        attention_of_several(256, 4, 2, 0, before);
     }
 }
 
-/* Gated attention from its products on: queries and gates are dealt out, heads normed and rotated, keys and values
- * kept. */
-static void gated_attention(enum pf_kv_type type, int hd, int n_head, int n_kv, int rows, int last)
+/* Gated attention from its products on: queries and gates are dealt out, heads normed and a part of them rotated, keys
+ * and values kept. */
+static void gated_attention(enum pf_kv_type type, int hd, int n_pairs, int n_head, int n_kv, int rows, int last)
 {
     enum { CHUNK = PF_KV_CHUNK_POSITIONS, N_CHUNKS = 4 };
     size_t n_kept = (size_t)(N_CHUNKS * CHUNK * n_kv) * pf_kv_key_bytes(type, hd) / 4;
-    int n_q = n_head * hd, n_k = n_kv * hd, n_pairs = hd / 4, n_old = last + 1 - rows;
+    int n_q = n_head * hd, n_k = n_kv * hd, n_old = last + 1 - rows;
     int32_t pos[N_CHUNKS * CHUNK];
     for (int i = 0; i <= last; i++)
         pos[i] = i;
@@ -1166,9 +1167,11 @@ static void gated_attentions(void)
     for (enum pf_kv_type type = PF_KV_I16; type <= PF_KV_F16; type++)
         for (int rows = 1; rows <= 3; rows += 2)
             for (int i = 0; i < 4; i++) {
-                gated_attention(type, 64, 4, 2, rows, lasts[i]);
-                gated_attention(type, 128, 6, 2, rows, lasts[i]);
-                gated_attention(type, 256, 16, 2, rows, lasts[i]);
+                gated_attention(type, 64, 16, 4, 2, rows, lasts[i]);
+                gated_attention(type, 128, 32, 6, 2, rows, lasts[i]);
+                gated_attention(type, 256, 32, 16, 2, rows, lasts[i]);
+                if (!brief)
+                    gated_attention(type, 256, 64, 4, 1, rows, lasts[i]);
             }
 }
 

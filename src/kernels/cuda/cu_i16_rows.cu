@@ -190,28 +190,29 @@ static __global__ void __launch_bounds__(THREADS) rows_to_i16(const __grid_const
         put_key_value(o, row, head - o.n_head, by, x, x + o.longest);
 }
 
-/* ---- Heads of 64 and 128, in registers --------------------------------------------------------------------------- */
+/* ---- Heads of 64, 128 and 256, in registers ---------------------------------------------------------------------- */
 
-/* Lane l has elements l, l + 32 and so on of a head of 32 E, whose halves are the pairs that are rotated: no lane needs
- * another's but for norms, sums and differences. Factors, and where bytes go, are known before the row is there. */
-template <int E>
+/* Lane l has elements l, l + 32 and so on of a head of 32 E, the first 32 P of which are rotated with the next 32 P: no
+ * lane needs another's but for norms, sums and differences. Factors, and where bytes go, are known before the row is
+ * there. */
+template <int E, int P>
 struct in_lanes {
-    float weight[E], c[E / 2], s[E / 2];
+    float weight[E], c[P], s[P];
 };
 
-template <int E>
-CU_INLINE void fetch_in_lanes(const struct cu_heads &o, int part, int row, struct in_lanes<E> &f)
+template <int E, int P>
+CU_INLINE void fetch_in_lanes(const struct cu_heads &o, int part, int row, struct in_lanes<E, P> &f)
 {
     int lane = threadIdx.x % WARP;
-    const float *cs = o.rope[part].cs + (size_t)row * 32 * E + lane;
+    const float *cs = o.rope[part].cs + (size_t)row * 2 * 32 * P + lane;
     const float *weight = o.norm[part] ? o.weight[part] : NULL;
 #pragma unroll
     for (int k = 0; k < E; k++)
         f.weight[k] = weight ? weight[lane + k * WARP] : 1.0f;
 #pragma unroll
-    for (int k = 0; k < E / 2; k++) {
+    for (int k = 0; k < P; k++) {
         f.c[k] = cs[k * WARP];
-        f.s[k] = cs[16 * E + k * WARP];
+        f.s[k] = cs[(P + k) * WARP];
     }
 }
 
@@ -224,8 +225,8 @@ CU_INLINE void load_in_lanes(const float *x, float (&v)[E])
 }
 
 /* Norm, rotation by the position, and sums and differences. */
-template <int E>
-CU_INLINE void prepare_in_lanes(const struct cu_heads &o, int part, const struct in_lanes<E> &f, float (&v)[E])
+template <int E, int P>
+CU_INLINE void prepare_in_lanes(const struct cu_heads &o, int part, const struct in_lanes<E, P> &f, float (&v)[E])
 {
     int lane = threadIdx.x % WARP;
     if (o.norm[part]) {
@@ -242,10 +243,10 @@ CU_INLINE void prepare_in_lanes(const struct cu_heads &o, int part, const struct
             v[k] = o.weight[part] ? v[k] * factor * f.weight[k] : v[k] * factor;
     }
 #pragma unroll
-    for (int k = 0; k < E / 2; k++) {
-        float a = v[k], b = v[k + E / 2];
+    for (int k = 0; k < P; k++) {
+        float a = v[k], b = v[k + P];
         v[k] = fmaf(a, f.c[k], -(b * f.s[k]));
-        v[k + E / 2] = fmaf(a, f.s[k], b * f.c[k]);
+        v[k + P] = fmaf(a, f.s[k], b * f.c[k]);
     }
 #pragma unroll
     for (int h = 1; h < WARP; h *= 2) {
@@ -279,22 +280,23 @@ CU_INLINE struct scales scales_in_lanes(const float (&v)[E])
 }
 
 /* blockIdx.x: two query heads, then a key and its value; blockIdx.y: row. */
-template <int E>
+template <int E, int P>
 static __global__ void __launch_bounds__(2 * WARP) short_rows_to_i16(const __grid_constant__ struct rows o)
 {
     enum { N = 32 * E };
     __shared__ float scale_of[2];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.y, head = 2 * blockIdx.x + warp;
-    struct in_lanes<E> by;
+    struct in_lanes<E, P> by;
     float v[E];
     if (head < o.n_head) {
         size_t at = (size_t)row * o.n_head + head;
-        const float *x = o.h.rope[0].x + at * N + lane;
+        const float *x = o.h.deal[0].n ? block_from(o.h.deal[0], row, head) : o.h.rope[0].x + at * N;
         char *to = (char *)o.to.q + at * 2 * N + lane % 4;
-        fetch_in_lanes<E>(o.h, 0, row, by);
+        fetch_in_lanes<E, P>(o.h, 0, row, by);
         wait_turn();
-        load_in_lanes<E>(x, v);
-        prepare_in_lanes<E>(o.h, 0, by, v);
+        load_in_lanes<E>(x + lane, v);
+        deal_beside(o.h, head, row);
+        prepare_in_lanes<E, P>(o.h, 0, by, v);
         struct scales s = scales_in_lanes<E>(v);
 #pragma unroll
         for (int k = 0; k < E; k++) {
@@ -314,11 +316,11 @@ static __global__ void __launch_bounds__(2 * WARP) short_rows_to_i16(const __gri
     char *keys = i16_keys(kv, N, pos / BLOCK, head), *values = i16_values_of(kv, N, pos / BLOCK, head);
     const float *x = (warp ? o.v : o.h.rope[1].x) + ((size_t)row * kv.n_kv_head + head) * N + lane;
     if (warp == 0)
-        fetch_in_lanes<E>(o.h, 1, row, by);
+        fetch_in_lanes<E, P>(o.h, 1, row, by);
     wait_turn();
     load_in_lanes<E>(x, v);
     if (warp == 0)
-        prepare_in_lanes<E>(o.h, 1, by, v);
+        prepare_in_lanes<E, P>(o.h, 1, by, v);
     struct scales s = scales_in_lanes<E>(v);
     if (lane == 0)
         scale_of[warp] = s.s;
@@ -339,21 +341,31 @@ static __global__ void __launch_bounds__(2 * WARP) short_rows_to_i16(const __gri
     }
 }
 
-/* Few rows of queries, keys and values of the same short length, whose halves are rotated. */
-static bool is_short(const struct rows &o, int n_rows)
+/* The kernel for few rows of queries, keys and values of the same short length, which are rotated by halves, whole or
+ * their first part; or NULL. */
+typedef void short_kernel(struct rows);
+static short_kernel *short_kernel_of(const struct rows &o, int n_rows)
 {
     const struct pf_rope_op *r = o.h.rope;
-    int n = o.hd_q;
-    return o.prepares && n_rows <= CU_VECTOR_ROWS && (n == 64 || n == 128) && o.kv.hd_k == n && o.kv.hd_v == n &&
-           o.kv.n_kv_head > 0 && o.n_head % 2 == 0 && !o.row_scale && !o.h.deal[0].n && !o.h.deal[1].n && r[0].neox &&
-           r[1].neox && 2 * r[0].n_pairs == n && 2 * r[1].n_pairs == n;
+    int n = o.hd_q, n_pairs = r[0].n_pairs;
+    bool is_short = o.prepares && n_rows <= CU_VECTOR_ROWS && o.kv.hd_k == n && o.kv.hd_v == n && o.kv.n_kv_head > 0 &&
+                    o.n_head % 2 == 0 && !o.row_scale && r[0].neox && r[1].neox && r[1].n_pairs == n_pairs;
+    if (!is_short)
+        return NULL;
+    if (n == 64)
+        return n_pairs == 32 ? short_rows_to_i16<2, 1> : NULL;
+    if (n == 128)
+        return n_pairs == 32 ? short_rows_to_i16<4, 1> : n_pairs == 64 ? short_rows_to_i16<4, 2> : NULL;
+    if (n == 256)
+        return n_pairs == 32 ? short_rows_to_i16<8, 1> : n_pairs == 128 ? short_rows_to_i16<8, 4> : NULL;
+    return NULL;
 }
 
 static cudaError_t start(cudaStream_t st, const struct rows &o, int n_rows)
 {
-    if (is_short(o, n_rows))
-        return launch_early(o.hd_q == 64 ? short_rows_to_i16<2> : short_rows_to_i16<4>,
-                            dim3(o.n_head / 2 + o.kv.n_kv_head, n_rows), 2 * WARP, 0, st, o);
+    short_kernel *short_rows = short_kernel_of(o, n_rows);
+    if (short_rows)
+        return launch_early(short_rows, dim3(o.n_head / 2 + o.kv.n_kv_head, n_rows), 2 * WARP, 0, st, o);
     int heads = o.n_head + o.kv.n_kv_head, warps = n_rows <= CU_VECTOR_ROWS ? 2 : THREADS / WARP;
     return launch_early(rows_to_i16, dim3(ceil_div(heads, warps), n_rows), warps * WARP,
                         warps * 2 * o.longest * sizeof(float), st, o);
