@@ -198,6 +198,19 @@ static void large_products(enum pf_qtype type)
     }
 }
 
+/* A few rows times a matrix so large that warps have whole tiles of its rows, an odd number of them and one that is not
+ * full at the end. */
+static void few_rows_of_large(enum pf_qtype type, int n, int n_out, int rows)
+{
+    struct pf_weight w = { .data = weights(type, n, (size_t)n_out), .type = type, .n_in = n, .n_out = n_out,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n), .scale = 0.75f };
+    struct pair x = random_pair((size_t)(rows * n), 1), y = random_pair((size_t)rows * (size_t)n_out, 1);
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, x.at[u], rows));
+    same(&y, "few rows and a large matrix", pf_qtype_info(type)->name, rows);
+    pair_free(&x);
+    pair_free(&y);
+}
+
 static struct pf_expert_weight expert_weights(enum pf_qtype type, int n, int n_out)
 {
     const uint8_t **data = malloc(N_EXPERT * sizeof *data);
@@ -1873,6 +1886,11 @@ int main(int argc, char **argv)
     if (wanted("large")) {
         large_products(PF_Q6_K);
         large_products(PF_Q4_K);
+        static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K, PF_Q8_0, PF_Q4_0, PF_MXFP4 };
+        int n_out = brief ? 2405 : 70005;
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+            for (int rows = 3; rows <= 16; rows += rows == 8 ? 1 : rows < 8 ? 5 : 7)
+                few_rows_of_large(types[i], i < 3 ? 512 : 544, n_out, rows);
     }
     if (wanted("rows")) {
         row_operations();

@@ -1,11 +1,12 @@
 /* Products of quantised weights with a few rows of activations on the tensor cores, in the order of docs/numerics.md:
  * a weight is read and unpacked once for up to sixteen rows.
  *
- *     a tile     eight weight rows; a team of warps has it, each every so many-th of its segments (256 elements)
- *     mma        isum of 16 columns, which are rows of activations, and the 8 weight rows for one block of 32. Lane l,
- *                with g = l / 4 and t = l % 4, has of columns g and g + 8 and of weight row g the elements
- *                4 t .. 4 t + 3 and 16 + 4 t .. 16 + 4 t + 3, and the sums of weight rows 2 t and 2 t + 1
- *     sums       of segments go to shared memory; at last a thread of the team an output adds them up, left to right
+ *     a tile     sixteen weight rows; a team of warps has it, each every so many-th of its segments (256 elements)
+ *     mma        isum of the 16 weight rows and 8 columns, which are rows of activations, for one block of 32. Lane l,
+ *                with g = l / 4 and t = l % 4, has of weight rows g and g + 8 and of column g the elements
+ *                4 t .. 4 t + 3 and 16 + 4 t .. 16 + 4 t + 3, and the sums of columns 2 t and 2 t + 1
+ *     sums       of a round, a segment of each warp, go to shared memory, where a thread an output adds them up, left
+ *                to right. A warp that has whole tiles adds them in its registers
  *
  * A warp has a ring of slots, to which the bytes of its next tasks, segments of tiles, are copied while it computes. */
 #ifndef PF_CU_FEW_H
@@ -16,29 +17,33 @@
 #include "kernels/cuda/cu_dot_types.h"
 #include "kernels/cuda/cu_few_api.h"
 
-enum { TILE_ROWS = 8, SEGMENT = 8, MOST_WARPS = 15 };        /* a barrier for each team, and one for all */
+enum { TILE_ROWS = 16, SEGMENT = 8, MOST_WARPS = 15 };       /* a barrier for each team, and one for all */
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
 
 /* BYTES: a segment of a row. SKIP: how far a row may begin past a multiple of 16. WHOLE: a row is whole segments.
  * scale: what block k's sum is multiplied by and, with `minimums`, the negative of the minimum; with `halves` the two
  * integer scales of 16 bits. codes: two words of a lane, which go with its two words of activations; MIXED: codes of
- * the block's halves alternate in them. MINUS: how much each code is too large. */
+ * the block's halves alternate in them. MINUS: how much each code is too large. PACKED: scales take some unpacking,
+ * which is done once for all lanes of a row.
+ *
+ * A column's side of a block of 32 is its scale, and what goes with the sum of its codes: their product where there are
+ * minimums, else -MINUS times the sum, or, with `halves`, the sums of both as they are. */
 struct few_type {
-    static constexpr bool WHOLE = false, minimums = false, halves = false, MIXED = false;
+    static constexpr bool WHOLE = false, minimums = false, halves = false, MIXED = false, PACKED = false;
     enum { MINUS = 0, SKIP = 15 };
 };
 
-CU_INLINE uint32_t word_at(const uint8_t *p, int bits = 0)
+CU_INLINE uint32_t word_at(const uint8_t *p)
 {
     uint32_t w[1];
-    load_words(p, w, bits);
+    load_words(p, w);
     return w[0];
 }
 
 template <bool FIVE>
 struct few_k45 : few_type {
-    static constexpr bool WHOLE = true, minimums = true;
+    static constexpr bool WHOLE = true, minimums = true, PACKED = true;
     enum { BYTES = FIVE ? 176 : 144, SKIP = 0 };
 
     static CU_READ_FN float2 scale(const uint8_t *row, int k)
@@ -63,8 +68,8 @@ struct few_k45 : few_type {
 };
 
 struct few_k6 : few_type {
-    static constexpr bool WHOLE = true, halves = true;
-    enum { BYTES = 210 };
+    static constexpr bool WHOLE = true, halves = true, PACKED = true;
+    enum { BYTES = 210, MINUS = 32 };
 
     static CU_READ_FN float2 scale(const uint8_t *row, int k)
     {
@@ -76,10 +81,12 @@ struct few_k6 : few_type {
     static CU_READ_FN void codes(const uint8_t *row, int k, int t, uint32_t (&w)[2])
     {
         const uint8_t *low = row + 64 * (k / 4) + 32 * (k % 2) + 4 * t, *high = row + 128 + 32 * (k / 4) + 4 * t;
+        int p = k % 4;                       /* words are loaded once for all blocks that share them */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint32_t four = word_at(low + 16 * i, k % 4 / 2 * 4), two = word_at(high + 16 * i, 2 * (k % 4));
-            w[i] = minus4((four & 0x0f0f0f0f) | (two & 0x03030303) << 4, 0x20202020);
+            uint32_t four = word_at(low + 16 * i), two = word_at(high + 16 * i);
+            two = p < 2 ? two << (4 - 2 * p) : two >> (2 * p - 4);
+            w[i] = (four >> p / 2 * 4 & 0x0f0f0f0f) | (two & 0x30303030);
         }
     }
 };
@@ -156,44 +163,69 @@ CU_HOST_FN int n_segments(int n)
     return (n + 255) / 256;
 }
 
-/* How a block's warps and memory are dealt out. */
+/* How a block's warps and memory are dealt out. alone: a warp has whole tiles, so many next to each other; 0: teams. */
 struct few_shape {
-    int n_teams, team_warps, n_slots;
+    int n_teams, team_warps, n_slots, alone;
 };
 
-/* A block's memory. side: of a column and a block of 32, its scale, and what goes with the sum of its codes. */
+/* A block's memory. */
 struct few_room {
     uint8_t *x;                   /* [COLUMNS][n + 16] */
     float2  *side;                /* [n / 32][COLUMNS] */
-    float   *sums;                /* this team's: [segments][COLUMNS][TILE_ROWS] */
-    float2  *scales;              /* this warp's: [SEGMENT][TILE_ROWS] */
+    float   *sums;                /* this team's: [2][team_warps][TILE_ROWS][COLUMNS + 1], by turns of rounds; of a warp
+                                     alone its outputs, [COLUMNS][WARP] */
+    float   *totals;              /* this team's: [COLUMNS][TILE_ROWS] */
+    float2  *scales;              /* this warp's: [SEGMENT][TILE_ROWS], if they are packed in T's rows */
     uint8_t *slots;               /* this warp's: [n_slots][TILE_ROWS][stride] */
 };
+
+template <bool WIDE>
+CU_HOST_FN constexpr int few_round(void)
+{
+    return TILE_ROWS * (few_columns_of<WIDE>() + 1);
+}
+
+template <class T>
+CU_HOST_FN constexpr int few_scale_count(void)
+{
+    return T::PACKED ? SEGMENT * TILE_ROWS : 0;
+}
 
 template <class T, bool WIDE>
 CU_HOST_FN size_t few_bytes(int n, struct few_shape s)
 {
-    size_t of_column = (size_t)n + 16 + n / 32 * sizeof(float2) +
-                       (size_t)s.n_teams * n_segments(n) * TILE_ROWS * sizeof(float);
-    size_t of_warp = TILE_ROWS * (SEGMENT * sizeof(float2) + (size_t)s.n_slots * few_stride<T>());
+    size_t of_column = (size_t)n + 16 + n / 32 * sizeof(float2) + s.n_teams * TILE_ROWS * sizeof(float),
+           of_warp = 2 * few_round<WIDE>() * sizeof(float) + few_scale_count<T>() * sizeof(float2) +
+                     (size_t)s.n_slots * TILE_ROWS * few_stride<T>();
     return few_columns_of<WIDE>() * of_column + s.n_teams * s.team_warps * of_warp;
 }
 
 template <class T, bool WIDE>
 CU_INLINE struct few_room few_room_at(void *memory, int n, struct few_shape s)
 {
-    constexpr int COLUMNS = few_columns_of<WIDE>();
-    int warp = threadIdx.x / WARP, team = warp / s.team_warps, of_team = n_segments(n) * COLUMNS * TILE_ROWS;
+    constexpr int COLUMNS = few_columns_of<WIDE>(), ROUND = few_round<WIDE>();
+    int warp = threadIdx.x / WARP, team = warp / s.team_warps, n_warps = s.n_teams * s.team_warps;
     struct few_room m;
     m.x = (uint8_t *)memory;
     m.side = (float2 *)(m.x + COLUMNS * (n + 16));
     m.sums = (float *)(m.side + n / 32 * COLUMNS);
-    float2 *scales = (float2 *)(m.sums + s.n_teams * of_team);
-    m.sums += team * of_team;
-    m.scales = scales + warp * SEGMENT * TILE_ROWS;
-    m.slots = (uint8_t *)(scales + s.n_teams * s.team_warps * SEGMENT * TILE_ROWS) +
-              warp * s.n_slots * TILE_ROWS * few_stride<T>();
+    m.totals = m.sums + n_warps * 2 * ROUND;
+    float2 *scales = (float2 *)(m.totals + s.n_teams * COLUMNS * TILE_ROWS);
+    m.sums += team * s.team_warps * 2 * ROUND;
+    m.totals += team * COLUMNS * TILE_ROWS;
+    m.scales = scales + warp * few_scale_count<T>();
+    m.slots = (uint8_t *)(scales + n_warps * few_scale_count<T>()) + warp * s.n_slots * TILE_ROWS * few_stride<T>();
     return m;
+}
+
+/* What goes with the sum of a block's codes. */
+template <class T>
+CU_INLINE float few_more(float d, int two)
+{
+    int sum = (int)(int16_t)two + (two >> 16);
+    if (T::halves)
+        return pf_bits_float((uint32_t)two);
+    return T::minimums ? d * (float)sum : pf_bits_float((uint32_t)(-T::MINUS * sum));
 }
 
 /* The columns' codes and their sides, by all threads. */
@@ -217,32 +249,38 @@ CU_INLINE void few_columns(const struct few_room &m, const struct x_row &x, int 
     }
 #pragma unroll 2
     for (int i = threadIdx.x; i < n_columns * n_blocks; i += blockDim.x) {
-        int c = i / n_blocks, b = i - c * n_blocks, sum = sum_of_block(x, i);
-        float other = T::minimums ? x.d[i] * (float)sum : pf_bits_float((uint32_t)(-T::MINUS * sum));
-        m.side[b * few_columns_of<WIDE>() + c] = make_float2(x.d[i], other);
+        int c = i / n_blocks, b = i - c * n_blocks;
+        m.side[b * few_columns_of<WIDE>() + c] = make_float2(x.d[i], few_more<T>(x.d[i], ((const int *)x.s)[i]));
     }
 }
 
 /* ---- A task ------------------------------------------------------------------------------------------------------ */
 
-/* The rows of a tile: the first one in device memory, and the number of the last one that is there; rows past it are
- * read as it. */
+/* The rows of a tile: the first one in device memory, and how many there are. */
 struct few_rows {
     const uint8_t *base;
-    int            last;
+    int            n;
 };
 
-/* A lane's row of a task: where its segment begins, and how far that is past a multiple of 16. */
+/* A lane's two rows of a task: where their segment begins, and how far that is past a multiple of 16. What is not there
+ * is not copied; what comes of it, nobody wants. */
 struct few_row {
-    const uint8_t *from;
-    int            skip, n_blocks;
+    const uint8_t *from[2];
+    int            skip[2], n_blocks, n;
 };
 
 template <class T>
 CU_INLINE struct few_row few_row_of(const struct few_rows &w, uint32_t row_bytes, int n, int segment)
 {
-    const uint8_t *from = w.base + (size_t)min((int)(threadIdx.x % WARP / 4), w.last) * row_bytes + segment * T::BYTES;
-    return { from, (int)((uintptr_t)from & 15), min(n / 32 - segment * SEGMENT, (int)SEGMENT) };
+    struct few_row r;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        r.from[h] = w.base + (size_t)(threadIdx.x % WARP / 4 + 8 * h) * row_bytes + segment * T::BYTES;
+        r.skip[h] = (int)((uintptr_t)r.from[h] & 15);
+    }
+    r.n_blocks = min(n / 32 - segment * SEGMENT, (int)SEGMENT);
+    r.n = w.n;
+    return r;
 }
 
 /* Starts copying the task's rows to a slot: four lanes a row. */
@@ -250,25 +288,35 @@ template <class T>
 CU_INLINE void few_stage(const struct few_row &r, uint8_t *slot)
 {
     constexpr int PIECES = (T::BYTES + T::SKIP + 15) / 16;
-    int lane = threadIdx.x % WARP, bytes = T::WHOLE ? (int)T::BYTES : (int)T::BYTES / SEGMENT * r.n_blocks,
-        left = r.skip + bytes - lane % 4 * 16;
-    const uint8_t *from = r.from - r.skip + lane % 4 * 16;
-    uint8_t *to = slot + lane / 4 * few_stride<T>() + lane % 4 * 16;
+    int lane = threadIdx.x % WARP, bytes = T::WHOLE ? (int)T::BYTES : (int)T::BYTES / SEGMENT * r.n_blocks;
 #pragma unroll
-    for (int j = 0; j < (PIECES + 3) / 4; j++)
-        if (64 * j < left)
-            __pipeline_memcpy_async(to + 64 * j, from + 64 * j, 16);
+    for (int h = 0; h < 2; h++) {
+        int left = r.skip[h] + bytes - lane % 4 * 16;
+        const uint8_t *from = r.from[h] - r.skip[h] + lane % 4 * 16;
+        uint8_t *to = slot + (lane / 4 + 8 * h) * few_stride<T>() + lane % 4 * 16;
+#pragma unroll
+        for (int j = 0; j < (PIECES + 3) / 4; j++)
+            if (64 * j < left && lane / 4 + 8 * h < r.n)
+                __pipeline_memcpy_async(to + 64 * j, from + 64 * j, 16);
+    }
 }
 
-/* The scales of the task's blocks, each by one lane; row: the lane's, in a slot. */
+/* What a lane multiplies of a task: its rows in a slot, its column's codes, and what goes with rows and columns. */
+struct few_lane {
+    const uint8_t *row[2], *x[2];
+    const float2  *scales, *side;
+};
+
+/* The scales of a whole segment's blocks, each by one lane. */
 template <class T>
-CU_INLINE void few_scales(const uint8_t *row, int n_blocks, float2 *scales)
+CU_INLINE void few_scales(const struct few_lane &l, float2 *scales)
 {
     int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int k = t; k < SEGMENT; k += 4)
-        if (T::WHOLE || k < n_blocks)
-            scales[k * TILE_ROWS + g] = T::scale(row, k);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            scales[k * TILE_ROWS + g + 8 * h] = T::scale(l.row[h], k);
     __syncwarp();
 }
 
@@ -284,61 +332,68 @@ CU_INLINE float few_step(float2 w, float2 side, int lower, int upper, float s)
     return T::minimums ? fmaf(w.y, side.y, s) : s;
 }
 
-/* What a lane multiplies of a task: its row in a slot, its columns' codes, and what goes with them. */
-struct few_lane {
-    const uint8_t *row, *x[2];
-    const float2  *scales, *side[2];
-};
-
-/* Block k of the segment, for two weight rows and one or two columns. */
-template <class T, bool WIDE>
-CU_INLINE void few_block(const struct few_lane &l, int k, float (&s)[4])
+/* Products of a block's rows with eight columns: of upper halves apart if they have scales of their own. */
+template <class T>
+CU_INLINE void few_products(const uint32_t (&w)[2][2], uint32_t x0, uint32_t x1, const float2 (&side)[2],
+                            int (&lower)[4], int (&upper)[4])
 {
-    constexpr int COLUMNS = few_columns_of<WIDE>();
-    uint32_t a[4] = {}, b[2];
-    int lower[4] = {}, upper[4] = {};
-    float4 w = *(const float4 *)&l.scales[k * TILE_ROWS];
-    float2 side[2] = {};
-    T::codes(l.row, k, threadIdx.x % 4, b);
+    const uint32_t a[4] = { w[0][0], w[1][0], w[0][1], w[1][1] };
+    if constexpr (T::halves) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int two = (int)pf_float_bits(side[c % 2].y);
+            lower[c] = -T::MINUS * (int)(int16_t)two;
+            upper[c] = -T::MINUS * (two >> 16);
+        }
+        mma16_add<true>(lower, a[0], a[1], x0);
+        mma16_add<true>(upper, a[2], a[3], x1);
+    } else if (T::MINUS) {
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            lower[c] = (int)pf_float_bits(side[c % 2].y);
+        mma32_add<true>(lower, a, x0, x1);
+    } else {
+        mma32(lower, a, x0, x1);
+    }
+}
+
+/* Block k of the segment, for two weight rows and two columns, or two and two. */
+template <class T, bool WIDE>
+CU_INLINE void few_block(const struct few_lane &l, int k, float (&s)[WIDE ? 8 : 4])
+{
+    uint32_t w[2][2];
+    float2 scale[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        scale[h] = T::PACKED ? l.scales[k * TILE_ROWS + 8 * h] : T::scale(l.row[h], k);
+        T::codes(l.row[h], k, threadIdx.x % 4, w[h]);
+    }
 #pragma unroll
     for (int i = 0; i < (WIDE ? 2 : 1); i++) {
         const uint32_t *x = (const uint32_t *)(l.x[i] + 32 * k);
-        a[i] = x[0], a[2 + i] = x[4];
-        side[i] = l.side[i][k * COLUMNS];
-        if (T::MIXED) {
-            uint32_t first = permute(a[i], a[2 + i], 0x5140);
-            a[2 + i] = permute(a[i], a[2 + i], 0x7362);
-            a[i] = first;
-        }
-    }
-    if (T::halves) {
-        mma16(lower, a, b[0]);
-        mma16(upper, a + 2, b[1]);
-    } else if (T::MINUS) {
-        lower[0] = lower[1] = (int)pf_float_bits(side[0].y);
-        lower[2] = lower[3] = (int)pf_float_bits(side[1].y);
-        mma32_add<true>(lower, a, b[0], b[1]);
-    } else {
-        mma32(lower, a, b[0], b[1]);
-    }
+        const float2 *of = l.side + k * few_columns_of<WIDE>() + 8 * i, side[2] = { of[0], of[1] };
+        uint32_t x0 = T::MIXED ? permute(x[0], x[4], 0x5140) : x[0], x1 = T::MIXED ? permute(x[0], x[4], 0x7362) : x[4];
+        int lower[4] = {}, upper[4] = {};
+        few_products<T>(w, x0, x1, side, lower, upper);
 #pragma unroll
-    for (int i = 0; i < (WIDE ? 4 : 2); i++)
-        s[i] = few_step<T>(i % 2 ? make_float2(w.z, w.w) : make_float2(w.x, w.y), side[i / 2], lower[i], upper[i],
-                           s[i]);
+        for (int c = 0; c < 4; c++)
+            s[4 * i + c] = few_step<T>(scale[c / 2], side[c % 2], lower[c], upper[c], s[4 * i + c]);
+    }
 }
 
-/* The sums of a segment, whose rows have arrived in a slot, go to the team's. */
+/* The sums of a segment, whose rows have arrived in a slot: s[4 i + c] is of weight row g + 8 (c / 2) and of column
+ * 8 i + 2 t + c % 2. */
 template <class T, bool WIDE>
-CU_INLINE void few_segment(const struct few_room &m, const struct few_row &r, int n, int segment, const uint8_t *slot)
+CU_INLINE void few_segment(const struct few_room &m, const struct few_row &r, int n, int segment,
+                           const uint8_t *slot, float (&s)[WIDE ? 8 : 4])
 {
     constexpr int COLUMNS = few_columns_of<WIDE>();
     int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const uint8_t *x = m.x + g * (n + 16) + segment * 256 + 4 * t;
-    const float2 *side = m.side + segment * SEGMENT * COLUMNS + g;
-    const struct few_lane l = { slot + g * few_stride<T>() + r.skip, { x, x + 8 * (n + 16) }, m.scales + 2 * t,
-                                { side, side + 8 } };
-    float s[4] = {};
-    few_scales<T>(l.row, r.n_blocks, m.scales);
+    const uint8_t *x = m.x + g * (n + 16) + segment * 256 + 4 * t, *row = slot + g * few_stride<T>();
+    const struct few_lane l = { { row + r.skip[0], row + 8 * few_stride<T>() + r.skip[1] }, { x, x + 8 * (n + 16) },
+                                   m.scales + g, m.side + segment * SEGMENT * COLUMNS + 2 * t };
+    if (T::PACKED)
+        few_scales<T>(l, m.scales);
     if (T::WHOLE || r.n_blocks == SEGMENT) {
 #pragma unroll
         for (int k = 0; k < SEGMENT; k++)
@@ -348,36 +403,39 @@ CU_INLINE void few_segment(const struct few_room &m, const struct few_row &r, in
         for (int k = 0; k < r.n_blocks; k++)
             few_block<T, WIDE>(l, k, s);
     }
-    float *to = m.sums + (segment * COLUMNS + g) * TILE_ROWS + 2 * t;
-#pragma unroll
-    for (int i = 0; i < (WIDE ? 2 : 1); i++)
-        *(float2 *)(to + 8 * i * TILE_ROWS) = make_float2(s[2 * i], s[2 * i + 1]);
 }
 
-/* A warp's way through its tasks, segments of a tile first. */
+/* They go to the team's. */
+template <bool WIDE>
+CU_INLINE void few_put_sums(float *to, const float (&s)[WIDE ? 8 : 4])
+{
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < (WIDE ? 8 : 4); i++)
+        to[(g + i % 4 / 2 * 8) * (few_columns_of<WIDE>() + 1) + i / 4 * 8 + 2 * t + i % 2] = s[i];
+}
+
+/* A warp's way through its tasks of a block's tiles, segments of a tile first. */
 struct few_way {
-    int tile, segment;
+    int tile, segment, step, end;
 };
+
+CU_INLINE struct few_way few_begin(struct few_shape s, int n_tiles)
+{
+    int warp = threadIdx.x / WARP;
+    if (s.alone)
+        return { warp * s.alone, 0, 1, min((warp + 1) * s.alone, n_tiles) };
+    return { warp / s.team_warps, warp % s.team_warps, s.n_teams, n_tiles };
+}
 
 CU_INLINE struct few_way few_next(struct few_way w, struct few_shape s, int segments)
 {
     w.segment += s.team_warps;
     if (w.segment >= segments) {
         w.segment = threadIdx.x / WARP % s.team_warps;
-        w.tile += gridDim.x * s.n_teams;
+        w.tile += w.step;
     }
     return w;
-}
-
-/* Output `at` of a tile, [column][row]. */
-template <bool WIDE>
-CU_INLINE float few_total(const struct few_room &m, int segments, int at)
-{
-    float total = 0;
-#pragma unroll 4
-    for (int i = 0; i < segments; i++)
-        total = total + m.sums[i * few_columns_of<WIDE>() * TILE_ROWS + at];
-    return total;
 }
 
 #endif
