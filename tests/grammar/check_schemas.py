@@ -121,7 +121,7 @@ def main():
     tool, vocab, n_walks = sys.argv[1:4]
     cases = list(cases_of(sys.argv[4:])) + list(constants_cases())
     found = outputs(tool, vocab, int(n_walks), [case['schema'] for _, case in cases])
-    bad, n_refused, n_outputs, unfinished, texts = [], 0, 0, 0, []
+    bad, n_refused, n_outputs, unfinished, texts, lines = [], 0, 0, 0, [], []
     for (path, case), got in zip(cases, found):
         where = '%s: %s' % (os.path.basename(path), case['description'])
         if isinstance(got, str):
@@ -138,7 +138,9 @@ def main():
             if why:
                 bad.append('%s: %s: %s' % (where, dump(case['schema'])[:200], why))
         texts += [(where, case, test) for test in case.get('tests', [])]
-    answers = run(tool, vocab, ['accepts', 'schema'], [dump(c['schema']) + '\t' + dump(t['data']) for _, c, t in texts])
+        if case.get('tests'):
+            lines.append('\t'.join([dump(case['schema'])] + [dump(test['data']) for test in case['tests']]))
+    answers = run(tool, vocab, ['accepts', 'schema'], lines)
     counts = {}
     for (where, case, test), answer in zip(texts, answers):
         counts[test['valid'], answer] = counts.get((test['valid'], answer), 0) + 1

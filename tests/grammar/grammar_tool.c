@@ -4,7 +4,8 @@
  * tokens in
  *                                                   hexadecimal, "unfinished" for those that found no end, or one line
  *                                                   "refused: sentence"
- *     grammar_tool VOCAB accepts LANGUAGE           each line is a grammar, a tab and a text: yes, no or refused
+ *     grammar_tool VOCAB accepts LANGUAGE           each line is a grammar and texts, with a tab before each: a line
+ *                                                   yes, no or refused for each text
  *     grammar_tool VOCAB bench LANGUAGE GRAMMAR     the file's grammar; each line is a text: the time that masks took
  * along
  *                                                   it, every one made, and the time to ask whether a token may follow
@@ -114,26 +115,33 @@ static void walks(pf_language_fn *language, uint64_t seed, int n)
 
 /* ---- Texts ------------------------------------------------------------------------------------------------------- */
 
+static bool takes(const pf_grammar *g, const char *text, size_t len)
+{
+    pf_matcher *mt;
+    if (pf_matcher_open(&mt, g) < 0)
+        die("a matcher");
+    bool yes = pf_matcher_take_text(mt, text, len) == PF_OK && pf_matcher_may_end(mt);
+    pf_matcher_close(&mt);
+    return yes;
+}
+
 static void accepts(pf_language_fn *language)
 {
     char *line = NULL;
     size_t cap = 0;
     for (ssize_t len; (len = getline(&line, &cap, stdin)) >= 0;) {
-        pf_grammar *g;
-        pf_matcher *mt;
+        pf_grammar *g = NULL;
         len -= len > 0 && line[len - 1] == '\n';
-        char *tab = memchr(line, '\t', (size_t)len);
-        if (!tab)
-            continue;
-        if (pf_grammar_compile(&g, tokens, language, line, (size_t)(tab - line)) < 0) {
-            printf("refused: %s\n", pf_last_error());
-            continue;
+        char *end = line + len, *tab = memchr(line, '\t', (size_t)len);
+        pf_status st = tab ? pf_grammar_compile(&g, tokens, language, line, (size_t)(tab - line)) : PF_OK;
+        for (char *text = tab, *next; text; text = next) {
+            text++;
+            next = memchr(text, '\t', (size_t)(end - text));
+            if (st < 0)
+                printf("refused: %s\n", pf_last_error());
+            else
+                puts(takes(g, text, (size_t)((next ? next : end) - text)) ? "yes" : "no");
         }
-        if (pf_matcher_open(&mt, g) < 0)
-            die("a matcher");
-        bool yes = pf_matcher_take_text(mt, tab + 1, (size_t)(line + len - tab - 1)) == PF_OK && pf_matcher_may_end(mt);
-        puts(yes ? "yes" : "no");
-        pf_matcher_close(&mt);
         pf_grammar_close(&g);
     }
     free(line);
