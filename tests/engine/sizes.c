@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -244,6 +245,7 @@ int main(int argc, char **argv)
     struct pf_str arch;
     if (argc != 2)
         return 2;
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);   /* most of the time would go to clearing huge pages of tiny models */
     open_copy(argv[1]);
     if (pf_gguf_open(&g, file.path, 0) < 0 || run() == PF_EUNSUPPORTED) {
         printf("skipped: %s\n", pf_last_error());
