@@ -28,6 +28,16 @@ static inline uint32_t pf_hash_word(const struct pf_hash_key *k, uint64_t x)
     return (uint32_t)((high + k->mul[1] * x + k->add) >> 32);
 }
 
+/* A number for a member of a set, whose own is the sum of its members'. Those of pf_hash_word will not do: they are so
+ * nearly multiples of the words that sets of as many words at equal distances, as addresses are, have one sum. */
+static inline uint64_t pf_hash_member(const struct pf_hash_key *k, uint64_t x)
+{
+    x = (x + k->add) * (k->mul[0] | 1);
+    x = (x ^ x >> 32) * (k->mul[1] | 1);
+    x = (x ^ x >> 29) * (k->mul[0] | 1);
+    return x ^ x >> 32;
+}
+
 /* sum * point modulo 2^61 - 1; sum and result are below 2^62, point is below 2^61 - 1. */
 static inline uint64_t pf_hash_step(uint64_t sum, uint64_t point)
 {

@@ -138,6 +138,21 @@ static int fullest_slot(const struct pf_hash_key *key)
     return most;
 }
 
+/* The same of the sets that have one of each of twelve pairs of words at equal distances. */
+static int fullest_slot_of_sets(const struct pf_hash_key *key)
+{
+    enum { PAIRS = 12, DISTANCE = 48 };
+    int used[SLOTS] = { 0 }, most = 0;
+    for (int set = 0; set < 1 << PAIRS; set++) {
+        uint64_t sum = 0;
+        for (int i = 0; i < PAIRS; i++)
+            sum += pf_hash_member(key, UINT64_C(0x7f0012345600) + (uint64_t)((2 * i + (set >> i & 1)) * DISTANCE));
+        int *slot = &used[sum % SLOTS];
+        most = ++*slot > most ? *slot : most;
+    }
+    return most;
+}
+
 /* Texts that differ in few bits, all lengths: no two of many should have one hash. Numbers in rows: no slot of a table
  * of twice as many should have more than a few. One key in two thousand puts more of them there, which is what a factor
  * drawn at random may do, so two of nine keys may. */
@@ -150,7 +165,7 @@ static void check_hash(void)
     int crowded = 0, moved = 0;
     for (int k = 0; k < N_KEYS; k++) {
         pf_hash_key_draw(&keys[k]);
-        crowded += fullest_slot(&keys[k]) >= FEW;
+        crowded += fullest_slot(&keys[k]) >= FEW || fullest_slot_of_sets(&keys[k]) >= FEW;
     }
     for (int i = 1; i < N_HASHED; i++) {
         text[i] ^= 1;

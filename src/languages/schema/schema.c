@@ -226,7 +226,7 @@ static uint64_t hash_members(const struct pf_schema *s, const struct pf_conjunct
 {
     uint64_t h = 0;                      /* of a set: the order does not matter */
     for (size_t i = 0; i < c->n; i++)
-        h += pf_hash_word(&s->t.hash_key, (uint64_t)(uintptr_t)c->v[i].schema + c->v[i].chosen);
+        h += pf_hash_member(&s->t.hash_key, (uint64_t)(uintptr_t)c->v[i].schema + c->v[i].chosen);
     return h;
 }
 

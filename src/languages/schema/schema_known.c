@@ -93,7 +93,7 @@ static uint32_t hash_value(const struct pf_schema *s, const struct pf_jval *v)
         break;
     case PF_JV_DICT:
         for (size_t i = 0; i < v->dict->n; i++)
-            h += pf_hash_word(key, (uint64_t)v->dict->v[i].hash << 32 | hash_value(s, &v->dict->v[i].val));
+            h += pf_hash_member(key, (uint64_t)v->dict->v[i].hash << 32 | hash_value(s, &v->dict->v[i].val));
         break;
     default:
         d = pf_jdouble(v) + 0.0;         /* -0 is 0 */
