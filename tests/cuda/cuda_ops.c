@@ -1891,6 +1891,7 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < sizeof types / sizeof *types; i++)
             for (int rows = 3; rows <= 16; rows += rows == 8 ? 1 : rows < 8 ? 5 : 7)
                 few_rows_of_large(types[i], i < 3 ? 512 : 544, n_out, rows);
+        few_rows_of_large(PF_Q6_K, 4096, brief ? 2405 : 70005, 8);
     }
     if (wanted("rows")) {
         row_operations();

@@ -181,18 +181,19 @@ static void deal_pairs(int n_pairs, struct few_shape *s)
 }
 
 /* A team for each of a block's tiles if these are few, and of so many warps as share a tile's segments evenly; of many
- * pairs of tiles for each warp. Slots for all tasks of a warp, or as many as there is room for. */
+ * pairs of tiles for each warp, if segments or columns are many, else teams of one warp are faster. Slots for all tasks
+ * of a warp, or as many as there is room for. */
 template <class T, bool WIDE>
 static bool cut_as(const struct cu_linear *l, size_t shared_bytes, struct cut *c)
 {
-    enum { MOST_SLOTS = 8 };
+    enum { MOST_SLOTS = 8, MANY_SEGMENTS = 16 };
     int segments = n_segments(l->n), n_tiles = ceil_div(c->block_rows, TILE_ROWS);
     for (int most = MOST_WARPS; most > 0; most--) {
         struct few_shape s = { min(n_tiles, most), 1, 1, 0 };
         for (int w = 2; w <= min(most / s.n_teams, segments); w++)
             if (ceil_div(segments, w) < ceil_div(segments, s.team_warps))
                 s.team_warps = w;
-        if (s.team_warps == 1 && n_tiles >= 2 * s.n_teams)
+        if (s.team_warps == 1 && n_tiles >= 2 * s.n_teams && (WIDE || segments >= MANY_SEGMENTS))
             deal_pairs(ceil_div(n_tiles, 2), &s);
         s.n_slots = min((int)MOST_SLOTS, ceil_div(n_tiles, s.n_teams) * ceil_div(segments, s.team_warps));
         while (s.n_slots > 2 && few_bytes<T, WIDE>(l->n, s) > shared_bytes)
