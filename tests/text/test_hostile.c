@@ -138,7 +138,8 @@ static int fullest_slot(const struct pf_hash_key *key)
     return most;
 }
 
-/* The same of the sets that have one of each of twelve pairs of words at equal distances. */
+/* How many sets the fullest slot of a table gets under a key, of those that have one word of each of twelve pairs, all
+ * words at equal distances. */
 static int fullest_slot_of_sets(const struct pf_hash_key *key)
 {
     enum { PAIRS = 12, DISTANCE = 48 };
@@ -153,9 +154,9 @@ static int fullest_slot_of_sets(const struct pf_hash_key *key)
     return most;
 }
 
-/* Texts that differ in few bits, all lengths: no two of many should have one hash. Numbers in rows: no slot of a table
- * of twice as many should have more than a few. One key in two thousand puts more of them there, which is what a factor
- * drawn at random may do, so two of nine keys may. */
+/* Texts that differ in few bits, all lengths: no two of many should have one hash. Numbers in rows, sets of words: no
+ * slot of a table of twice as many should have more than a few. One key in two thousand puts more of them there, which
+ * is what a factor drawn at random may do, so two of nine keys may. */
 static void check_hash(void)
 {
     enum { N_KEYS = 9, FEW = 32 };

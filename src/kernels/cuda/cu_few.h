@@ -405,7 +405,7 @@ CU_INLINE void few_segment(const struct few_room &m, const struct few_row &r, in
     }
 }
 
-/* They go to the team's. */
+/* A segment's sums of a tile go to the place that its warp has among a team's. */
 template <bool WIDE>
 CU_INLINE void few_put_sums(float *to, const float (&s)[WIDE ? 8 : 4])
 {
