@@ -2,24 +2,7 @@
  * multiplied at once if they are few; first tasks of warps are on their way before the turn. Where a warp has whole
  * tiles, of a large matrix, it has neighbours, whose outputs leave by two tiles: 128 bytes of each row of outputs. */
 #include "kernels/cuda/cu_few.h"
-#include "kernels/cuda/cu_given.h"
-
-/* Where a block works: on n rows from `first` on of part p. Parts begin at whole blocks. */
-struct place {
-    const struct cu_part *p;
-    const uint8_t        *rows;
-    int                   first, n;
-};
-
-CU_INLINE struct place place_of(const struct cu_linear &l, int block_rows)
-{
-    int k = 0, block = blockIdx.x;
-#pragma unroll 1
-    for (int n; block >= (n = (l.part[k].n_out + block_rows - 1) / block_rows); block -= n)
-        k++;
-    int first = block * block_rows;
-    return { &l.part[k], l.part[k].w + (size_t)first * l.row_bytes, first, min(block_rows, l.part[k].n_out - first) };
-}
+#include "kernels/cuda/cu_linear.h"
 
 /* The rows of a tile of the block. */
 CU_INLINE struct few_rows rows_of(const struct cu_linear &l, const struct place &at, int tile)
@@ -101,7 +84,7 @@ static __global__ void __launch_bounds__(MOST_WARPS * WARP, 1) few_linear(const 
     int n = l.n, segments = n_segments(n), row = blockIdx.y * group_rows,
         n_columns = min(group_rows, l.rows - row), slot_bytes = TILE_ROWS * few_stride<T>();
     struct few_room m = few_room_at<T, WIDE>(memory, n, s);
-    struct place at = place_of(l, block_rows);
+    struct place at = place_of(l, block_rows, blockIdx.x);
     const struct few_way way = few_begin(s, (at.n + TILE_ROWS - 1) / TILE_ROWS);
     struct few_way ahead = way;
     auto row_of = [&](int tile, int segment) {
@@ -161,15 +144,6 @@ static int group_rows(const struct cu_linear *l, int n_groups)
     return ceil_div(l->rows, n_groups);
 }
 
-/* Blocks of so many rows, which parts do not share. */
-static int n_blocks_of(const struct cu_linear *l, int block_rows)
-{
-    int n = 0;
-    for (int i = 0; i < l->n_parts; i++)
-        n += ceil_div(l->part[i].n_out, block_rows);
-    return n;
-}
-
 /* As many warps, but no less than half of those there may be, as have the fewest pairs of a block's tiles to do. */
 static void deal_pairs(int n_pairs, struct few_shape *s)
 {
@@ -206,14 +180,13 @@ static bool cut_as(const struct cu_linear *l, size_t shared_bytes, struct cut *c
     return false;
 }
 
-/* A block a multiprocessor, of whole eights of rows: a tile of eight reads no more than these. */
+/* A block a multiprocessor, of whole eights of rows, by which multiprocessors share the rows more evenly than by whole
+ * tiles: rows that a block's last tile lacks are not read. */
 template <class T>
 static bool cut_of(const struct cu_linear *l, size_t shared_bytes, struct cut *c)
 {
     int n_units;
-    if (ask_device(cudaDevAttrMultiProcessorCount, &n_units) != cudaSuccess)
-        return false;
-    if (l->n_parts > n_units)
+    if (ask_device(cudaDevAttrMultiProcessorCount, &n_units) != cudaSuccess || l->n_parts > n_units)
         return false;
     c->block_rows = max(n_blocks_of(l, 8) / n_units, 1) * 8;
     while (n_blocks_of(l, c->block_rows) > n_units)
