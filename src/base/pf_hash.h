@@ -28,8 +28,9 @@ static inline uint32_t pf_hash_word(const struct pf_hash_key *k, uint64_t x)
     return (uint32_t)((high + k->mul[1] * x + k->add) >> 32);
 }
 
-/* A number for a member of a set, whose own is the sum of its members'. Those of pf_hash_word will not do: they are so
- * nearly multiples of the words that sets of as many words at equal distances, as addresses are, have one sum. */
+/* The number of a word that is a member of a set; the set's number is the sum of them. Sums of pf_hash_word will not
+ * do: it gives so nearly multiples of the words that sets of as many words at equal distances, as addresses are, have
+ * one sum. The bounds above are not proved for this one. */
 static inline uint64_t pf_hash_member(const struct pf_hash_key *k, uint64_t x)
 {
     x = (x + k->add) * (k->mul[0] | 1);
