@@ -270,6 +270,9 @@ struct pf_partials_op {
     int           n_q, first, end;
     float        *part;                   /* [end - first][n_kv_head * n_q][pf_partial_floats]: sums of hd_v values, the
                                              maximum, the sum of weights; the latter is NAN of what is out of range */
+    pf_status   (*await)(void *ctx);      /* NULL, or called once, by the caller's thread: when it returns, q and cq are
+                                             there. Its failure is the operation's */
+    void         *ctx;
 };
 
 /* Floats from one partial to the next. */

@@ -16,7 +16,7 @@
  *     chunks   | near: the device's | far: the device's | far: the host's [first, end) | written to: the device's |
  *
  *     device   .. queries, keys, values | shows queries | partials of its chunks | .. waits .. | fold | ..
- *     host                                         `--> attend(): partials --------------^
+ *     host       attend(): fetches ahead, waits `--> partials --------------------^
  *
  * A ticket names a copy of host memory to device memory:
  *
@@ -75,8 +75,8 @@ typedef pf_status pf_serve_fn(void *ctx, const struct pf_offer *offer, const str
 typedef void pf_served_fn(void *ctx);
 
 /* The host's partials of layer il and a sequence of the step: p as the device has it, but for first and end, which are
- * the host's own copy of the sequence's range. Called as serve is, sequence by sequence, before the layer's experts. A
- * failure fails the step. */
+ * the host's own copy of the sequence's range. Called as serve is, sequence by sequence, before the layer's experts,
+ * but maybe before the device has shown its queries, which p->await waits for. A failure fails the step. */
 typedef pf_status pf_attend_fn(void *ctx, int il, int part, const struct pf_partials_op *p);
 
 struct pf_share_host {

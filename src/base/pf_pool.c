@@ -21,8 +21,8 @@
  *  4. A worker looks at the shares once for each value of `bell`, read before, job after job until none has a chunk
  *     left or the bell rings; then it waits for another value, awake or asleep. The caller rings after storing the
  *     shares.
- *  5. Chunks of the first job wait for nobody, and the caller takes what is left of them before any of the second: so
- *     what a chunk of the second waits for is being run by somebody.
+ *  5. Chunks of the first job wait for nobody, but for what the caller does before pf_pool_end, and the caller takes
+ *     what is left of them before any of the second: so what a chunk waits for is done, or being run by somebody.
  *
  * With spans, each thread joins the chunks that it takes of one run to one span. It keeps that in its `span` until it
  * takes a chunk of another run or goes to sleep. A chunk's part is added before the chunk is counted in `done`, while

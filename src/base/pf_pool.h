@@ -48,8 +48,9 @@ struct pf_job {
 };
 
 /* pf_pool_run in two calls: the pool's other threads begin at once, and between begin and end the caller may do
- * something else, though not with this pool. A second job is begun when all chunks of the first have been taken, not
- * when they are done: a chunk of it may wait, looping in pf_pool_relax, for what chunks of the first do. */
+ * something else, though not with this pool; chunks may wait for that, looping in pf_pool_relax. A second job is begun
+ * when all chunks of the first have been taken, not when they are done: a chunk of it may wait for what chunks of the
+ * first do, too. */
 void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs);
 void pf_pool_end(pf_pool *p);
 void pf_pool_relax(unsigned *turns);                 /* *turns is 0 at first */

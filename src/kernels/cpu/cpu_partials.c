@@ -3,8 +3,10 @@
  *
  *     tasks    | block 0: chunk first, .., end - 1 | block 1: chunk first, .. | ..       neighbours share their queries
  *
- * A block is up to Q_BLOCK queries of a KV head. */
+ * A block is up to Q_BLOCK queries of a KV head. Which keys and values a thread begins with is known before the queries
+ * are: while the caller waits for these, the other threads fetch them into their second caches. */
 #include <math.h>
+#include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
 
@@ -13,6 +15,7 @@ struct partials_job {
     const struct pf_partials_op *p;
     int     per_head, n_chunks;  /* blocks of a KV head */
     int64_t n_tasks;
+    _Atomic enum { AWAITED, THERE, MISSING } queries;
 };
 
 /* A task's queries, numbered from the KV head's first one, and its chunk. */
@@ -56,10 +59,61 @@ static void make_partials(const struct partials_job *job, struct partials_task a
             part[(size_t)i * stride + (size_t)kv->hd_v + 1] = NAN;
 }
 
+/* Lines of a piece of memory to be fetched, a few at a time. */
+struct fetching {
+    const char *at, *end;
+};
+
+static void fetch_some(struct fetching *f)
+{
+    enum { LINE = 64, AT_ONCE = 16 };
+    for (int i = 0; i < AT_ONCE && f->at < f->end; i++, f->at += LINE)
+        __builtin_prefetch(f->at, 0, 2);
+}
+
+/* Keys and values of a task. */
+static void pieces_of(const struct partials_job *job, int64_t t, struct fetching out[2])
+{
+    const struct pf_kv_view *kv = job->p->kv;
+    struct partials_task at = task_of(job, t);
+    const char *k = pf_kv_i16_keys(kv, at.chunk * PF_KV_CHUNK_POSITIONS, at.kv_head),
+               *v = pf_kv_i16_values(kv, at.chunk * PF_KV_CHUNK_POSITIONS, at.kv_head);
+    out[0] = (struct fetching){ k, k + PF_KV_CHUNK_POSITIONS * pf_i16_key_bytes(kv->hd_k) };
+    out[1] = (struct fetching){ v, v + PF_KV_CHUNK_POSITIONS * pf_i16_value_bytes(kv->hd_v) };
+}
+
+static bool is_awaited(const struct partials_job *job)
+{
+    return atomic_load_explicit(&job->queries, memory_order_acquire) == AWAITED;
+}
+
+/* Until the queries are there. Meanwhile the first tasks from t on of a thread's share are fetched. */
+static void await_queries(const struct partials_job *job, int64_t t, int thread)
+{
+    enum { MOST_BYTES = 256 << 10 };     /* half of a small second cache */
+    int64_t end = pf_pool_first(job->b->pool, job->n_tasks, thread + 1);
+    struct fetching pieces[2];
+    unsigned turns = 0;
+    for (ptrdiff_t bytes = 0; t < end && bytes < MOST_BYTES && is_awaited(job); t++) {
+        pieces_of(job, t, pieces);
+        for (int i = 0; i < 2; i++) {
+            bytes += pieces[i].end - pieces[i].at;
+            while (pieces[i].at < pieces[i].end && is_awaited(job))
+                fetch_some(&pieces[i]);
+        }
+    }
+    while (is_awaited(job))
+        pf_pool_relax(&turns);
+}
+
 /* What a thread fetches from memory meanwhile is the task behind its own, which mostly is its next one. */
 static void partials_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct partials_job *job = ctx;
+    if (is_awaited(job))
+        await_queries(job, begin, thread);
+    if (atomic_load_explicit(&job->queries, memory_order_relaxed) == MISSING)
+        return;
     for (int64_t t = begin; t < end; t++)
         make_partials(job, task_of(job, t), task_of(job, t + 1 < job->n_tasks ? t + 1 : t), thread);
 }
@@ -72,6 +126,9 @@ pf_status pf_cpu_partials(pf_backend *backend, const struct pf_partials_op *p)
                                 .n_chunks = p->end - p->first };
     job.n_tasks = (int64_t)job.n_chunks * job.per_head * p->kv->n_kv_head;
     int64_t grain = job.n_tasks / (TASKS_PER_THREAD * pf_pool_n_threads(b->pool));
-    pf_pool_run(b->pool, partials_tasks, &job, job.n_tasks, grain > 1 ? grain : 1);
-    return PF_OK;
+    pf_pool_begin(b->pool, &job, &(struct pf_job){ partials_tasks, job.n_tasks, grain > 1 ? grain : 1 }, 1);
+    pf_status st = p->await ? p->await(p->ctx) : PF_OK;
+    atomic_store_explicit(&job.queries, st < 0 ? MISSING : THERE, memory_order_release);
+    pf_pool_end(b->pool);
+    return st;
 }

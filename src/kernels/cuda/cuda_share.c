@@ -289,15 +289,31 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l, boo
     return PF_OK;
 }
 
+struct queries {
+    struct cuda_backend *b;
+    const struct served *layer;
+    uint64_t             seen_ns;
+};
+
+static pf_status await_queries(void *ctx)
+{
+    struct queries *q = ctx;
+    PF_TRY(await(q->b, pf_cuda_far_shown(q->b, &q->layer->by_host), q->layer->il));
+    q->seen_ns = pf_now_ns();
+    return PF_OK;
+}
+
+/* The host is asked before the device has shown its queries, and begins what it can do without. */
 static pf_status serve_attention(struct cuda_backend *b, const struct served *l, bool replayed)
 {
     struct cuda_share *s = b->share;
+    struct queries queries = { b, l, 0 };
     struct pf_partials_op p = l->partials;
-    PF_TRY(await(b, pf_cuda_far_shown(b, &l->by_host), l->il));
-    uint64_t seen = pf_now_ns();
     p.kv = &l->kv;
+    p.await = await_queries;
+    p.ctx = &queries;
     PF_TRY(s->host.attend(s->host.ctx, l->il, l->by_host.part, &p));
-    pf_cuda_far_made(b, &l->by_host, seen, replayed);
+    pf_cuda_far_made(b, &l->by_host, queries.seen_ns, replayed);
     return PF_OK;
 }
 

@@ -242,18 +242,36 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     return pf_residency_run(f->ram, offer->il, e, f->is_held, serve_batch, f);
 }
 
-/* Far keys and values are no part of what the experts of the layer before took. */
+struct attending {
+    struct pf_offload           *f;
+    int                          il;
+    const struct pf_partials_op *asked;
+};
+
+/* Far keys and values are no part of what the experts of the layer before took, but the wait for their queries is. */
+static pf_status await_queries(void *ctx)
+{
+    const struct attending *a = ctx;
+    struct pf_offload *f = a->f;
+    if (a->asked->await)
+        PF_TRY(a->asked->await(a->asked->ctx));
+    if (f->lesson.n > 0)
+        end_lesson(f);
+    pf_offload_note(f, "layer", a->il);
+    pf_spans_enter(f->base.m->spans, "far keys and values", a->il);
+    return PF_OK;
+}
+
 pf_status pf_decode_attend(void *ctx, int il, int part, const struct pf_partials_op *p)
 {
     struct pf_offload *f = ctx;
     pf_backend *cpu = f->base.m->cpu;
+    struct attending a = { f, il, p };
     struct pf_partials_op mine = *p;
-    if (f->lesson.n > 0)
-        end_lesson(f);
-    pf_offload_note(f, "layer", il);
-    pf_spans_enter(f->base.m->spans, "far keys and values", il);
     mine.first = f->far_range[part].first;
     mine.end = f->far_range[part].end;
+    mine.await = await_queries;
+    mine.ctx = &a;
     PF_TRY(cpu->ops->partials(cpu, &mine));
     pf_count(&f->far_bytes, (uint64_t)(mine.end - mine.first) * pf_kv_chunk_bytes(p->kv));
     pf_offload_note(f, "attention, waiting", il);
