@@ -45,7 +45,7 @@ static void begin_part(struct pf_step *t, int part)
     int n_near = 0;
     size_t floats = partial_floats(p->s, &n_near);
     const struct pf_far_step step = { .part = part, .rows = p->rows, .first = n_near,
-                                      .end = (int)(p->s->computed / PF_KV_CHUNK_POSITIONS),
+                                      .end = (int)(p->from / PF_KV_CHUNK_POSITIONS),
                                       .floats = floats * (size_t)p->rows };
     struct pf_far_range range;
     if (floats > 0 && p->rows <= PF_BY_HOST_ROWS && step.first < step.end &&
@@ -98,10 +98,10 @@ static bool reads_far(const struct pf_step *t, int il, const struct pf_part *p, 
     if (!kv->far || !t->unit->stage || n == 0 || p->rows <= IN_PLACE_ROWS || t->rows <= PF_SHARE_ROWS)
         return false;
     bool fills = pf_part_end(p) % PF_KV_CHUNK_POSITIONS == 0 && a->kv_layer == il;
-    int64_t filled = p->s->computed / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
+    int64_t filled = p->from / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
     *f = (struct far){ .k = kv->far, .v = (char *)kv->far + kv->k_far, .k_to = t->unit->stage,
                        .k_place = kv->k_far / n_far, .v_place = kv->v_far / n_far, .n = n,
-                       .n_copied = fills ? far_places(kv, p->s->computed) : n, .first_new = far_places(kv, filled) };
+                       .n_copied = fills ? far_places(kv, p->from) : n, .first_new = far_places(kv, filled) };
     f->v_to = f->k_to + n * f->k_place;
     return n * (f->k_place + f->v_place) <= t->unit->stage_bytes;
 }

@@ -74,7 +74,7 @@ pf_status pf_lent_take(struct pf_step *t, const struct pf_part *p, const struct 
 pf_status pf_lent_give_back(struct pf_step *t, const struct pf_part *p, const struct pf_kv_view *kv,
                             const struct pf_kv_view *lent)
 {
-    int64_t from = p->s->computed / PF_KV_CHUNK_POSITIONS, last = (pf_part_end(p) - 1) / PF_KV_CHUNK_POSITIONS;
+    int64_t from = p->from / PF_KV_CHUNK_POSITIONS, last = (pf_part_end(p) - 1) / PF_KV_CHUNK_POSITIONS;
     int first = (int)(from % kv->n_chunks), end = (int)(last % kv->n_chunks) + 1;
     bool wraps = first >= end || last - from >= kv->n_chunks;
     PF_TRY(copy(t, kv, lent, wraps ? 0 : first, end, ops_of(t)->download));

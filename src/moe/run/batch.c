@@ -91,7 +91,7 @@ static struct pf_part part_of(const struct pf_piece *p, int first, int room)
     struct pf_session *s = p->s;
     int64_t from = s->computed, left = p->stop - from;
     int most = s->opts.n_batch < room ? s->opts.n_batch : room, rows = left < most ? (int)left : most;
-    struct pf_part part = { .s = s, .first = first, .rows = rows, .n_logits = from + rows == p->end,
+    struct pf_part part = { .s = s, .from = from, .first = first, .rows = rows, .n_logits = from + rows == p->end,
                             .logits = s->logits };
     part.n_drafts = p->n_drafts;
     part.hidden = s->hidden != NULL;

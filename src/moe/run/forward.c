@@ -260,7 +260,7 @@ static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
     for (int i = 0; !r.once && i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
         r.once = pf_state_cut(p->s, p->rows) > 0;
-        r.part[i] = (struct pf_repeat_part){ p->s, p->s->computed > 0 ? p->s->units[unit].state : NULL,
+        r.part[i] = (struct pf_repeat_part){ p->s, p->from > 0 ? p->s->units[unit].state : NULL,
                                              pf_part_end(p), p->rows, pf_index_is_used(p), pf_far_is_shared(t, p) };
     }
     return r;
@@ -507,7 +507,7 @@ static pf_status check_logits(const struct pf_model *m, const struct pf_part *p)
 /* A step of several rows does not say which row it was. */
 static pf_status not_finite(const struct pf_step *t, const char *why)
 {
-    long long first = t->parts->s->computed, last = pf_part_end(t->parts) - 1;
+    long long first = t->parts->from, last = pf_part_end(t->parts) - 1;
     const char *path = pf_gguf_path(t->m->file);
     if (t->n_parts > 1)
         PF_FAIL(PF_ENUMERIC, "%s, in one of %d sequences, in %s", why, t->n_parts, path);

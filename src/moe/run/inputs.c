@@ -25,6 +25,7 @@ static void cut_inputs(struct pf_work_unit *u, const struct pf_model *m, int row
 
 static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m, int rows, const void *inputs)
 {
+    cut_inputs(u, m, rows);
     size_t bytes = pf_inputs_at(m, rows, NULL).bytes;
     return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, bytes);
 }
@@ -36,7 +37,7 @@ static void fill_blocks(const struct pf_model *m, const struct pf_part *p, const
     for (int i = 0; i < PF_MAX_RATIOS; i++) {
         int ratio = m->compressed.ratio[i], n = ratio ? pf_block_rows(ratio, p->rows) : 0;
         for (int j = 0; j < n; j++)
-            to->number[i][p->first + j] = (int32_t)(p->s->computed / ratio) + j;
+            to->number[i][p->first + j] = (int32_t)(p->from / ratio) + j;
         if (n)
             pf_rope_table(&m->far_rope, to->number[i] + p->first, ratio, n, to->cs[i] + (size_t)p->first * table);
     }
@@ -69,7 +70,7 @@ static pf_status gather(struct pf_step *t, const struct pf_inputs *in)
         return PF_OK;
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
         for (int r = 0; r < p->rows; r++)
-            rows_of_token(p->s, p->s->computed + r, in->gather_ids + (p->first + r) * g->per_token);
+            rows_of_token(p->s, p->from + r, in->gather_ids + (p->first + r) * g->per_token);
     return cpu->ops->embed(cpu, &g->table, in->gather_ids, t->rows * g->per_token, in->gathered);
 }
 
@@ -79,7 +80,7 @@ static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
     const struct pf_rope *rope = pf_session_rope(p->s);
     const struct pf_temper *t = &p->s->m->temper;
     for (int r = 0; r < p->rows; r++) {
-        int64_t pos = p->s->computed + r;
+        int64_t pos = p->from + r;
         in->ids[p->first + r] = p->s->tokens[pos];
         in->pos[p->first + r] = (int32_t)pos;
         if (t->every)
@@ -94,7 +95,7 @@ static void fill_hidden(const struct pf_part *p, const struct pf_inputs *in)
     const struct pf_given_rows *g = &p->s->given;
     size_t n = pf_hidden_width(p->s->m);
     for (int r = 0; r < p->rows; r++) {
-        int64_t at = p->s->computed + r - 1 - g->first;
+        int64_t at = p->from + r - 1 - g->first;
         float *to = in->hidden + (size_t)(p->first + r) * n;
         if (at >= 0 && at < g->n)
             memcpy(to, g->rows + (size_t)at * n, n * sizeof *to);
@@ -120,11 +121,9 @@ pf_status pf_inputs_put(struct pf_step *t)
         fill_hidden(&t->parts[i], &in);
     if (t->m->injected.n_tokens)
         pf_watch_fill(t, &in);
-    for (int i = 0; i < t->parts->s->n_units; i++) {
-        cut_inputs(&work->units[i], t->m, t->rows);
+    for (int i = 0; i < t->parts->s->n_units; i++)
         if (i == 0 || i == work->n_cards)    /* the other cards may be at work: they get theirs with x */
             PF_TRY(upload_inputs(&work->units[i], t->m, t->rows, work->inputs));
-    }
     return PF_OK;
 }
 
@@ -136,5 +135,6 @@ pf_status pf_inputs_hand(struct pf_step *t, struct pf_work_unit *from, struct pf
         return PF_OK;
     if (from->backend == t->m->cpu || to->backend == t->m->cpu)
         return upload_inputs(to, t->m, t->rows, work->inputs);
+    cut_inputs(to, t->m, t->rows);
     return from->backend->ops->pass(from->backend, to->backend, to->buf.inputs, from->buf.inputs, bytes);
 }

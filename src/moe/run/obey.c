@@ -52,7 +52,7 @@ static pf_status take_parts(struct follower *f, const struct pf_told *told, stru
         s->computed = p->computed;
         s->planned = p->planned >= 0 ? &s->checkpoints[p->planned] : NULL;
         s->planned_pos = p->planned_pos;
-        parts[i] = (struct pf_part){ .s = s, .first = rows, .rows = p->rows };
+        parts[i] = (struct pf_part){ .s = s, .from = s->computed, .first = rows, .rows = p->rows };
         if (pf_crew_by_rows(f->m)) {
             parts[i].n_logits = p->n_logits;
             parts[i].hidden = p->hidden;

@@ -12,9 +12,10 @@
 #include "moe/session/session.h"
 #include "moe/session/work.h"
 
-/* Rows [first, first + rows) of a step: the tokens at positions s->computed ... of s. */
+/* Rows [first, first + rows) of a step: the tokens at positions from ... of s. */
 struct pf_part {
     struct pf_session *s;
+    int64_t            from;
     int                first, rows, n_logits;
     int                n_drafts;             /* of the rows, the last ones */
     bool               hidden;               /* the session is handed what the layers make of its rows */
@@ -43,7 +44,7 @@ struct pf_step {
 /* One more than the last position of the part. */
 static inline int64_t pf_part_end(const struct pf_part *p)
 {
-    return p->s->computed + p->rows;
+    return p->from + p->rows;
 }
 
 /* Picks and weights [rows][n_used] of a layer, in the backend's memory. */
