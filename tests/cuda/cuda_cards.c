@@ -3,11 +3,13 @@
  * GPUs have the whole model by layers, and by experts, and share its experts with the CPU, if it has any; or they have
  * it by rows.
  *
- * usage: cuda_cards MODEL.gguf [TOKENS [[LEAST_GPUS-]MOST_GPUS [whole|rows]]]
- *        whole: experts are not shared; rows: by rows
+ * usage: cuda_cards MODEL.gguf [TOKENS [[LEAST_GPUS-]MOST_GPUS [whole|rows|pipeline]]]
+ *        whole: experts are not shared; rows: by rows; pipeline: prompts of several steps with shared experts alone
  *        77: there are not two GPUs */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "memory_file.h"
@@ -149,10 +151,10 @@ static void test_saving(pf_session *s, const char *name)
     free(f.data);
 }
 
-/* A prompt in several steps, of which the cards have two at once; it can be gone back into. */
-static void test_following(pf_model *m, const char *name)
+/* A prompt in several steps, of which the cards have some at once; it can be gone back into. */
+static void test_following(pf_model *m, int n_batch, const char *name)
 {
-    pf_session *s = open_session_on(m, 3);
+    pf_session *s = open_session_on(m, n_batch);
     int half = n_tokens / 2;
     CHECK(pf_session_eval(s, tokens, (size_t)n_tokens, 0) == PF_OK, "%s: %s", name, pf_last_error());
     compare(pf_session_logits(s), n_tokens - 1, name);
@@ -184,7 +186,56 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     CHECK(pf_model_info(m)->n_gpus > 0, "%s: it ended on %s", name, pf_model_info(m)->backend);
     pf_session_close(&a);
     pf_session_close(&b);
-    test_following(m, name);
+    test_following(m, 3, name);
+    pf_model_close(&m);
+}
+
+struct cancelling {
+    pf_session *s;
+    unsigned    us;
+};
+
+static void *cancel_later(void *arg)
+{
+    const struct cancelling *c = arg;
+    usleep(c->us);
+    pf_session_cancel(c->s);
+    return NULL;
+}
+
+/* A prompt that is cancelled some time after it has begun goes on from where the session says that it is. */
+static bool test_cancelled(pf_session *s, unsigned us)
+{
+    struct cancelling c = { s, us };
+    pthread_t thread;
+    char name[64];
+    snprintf(name, sizeof name, "cancelled after %u us", us);
+    CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pthread_create(&thread, NULL, cancel_later, &c) == 0, "%s: there is no thread", name);
+    pf_status st = pf_session_eval(s, tokens, (size_t)n_tokens, 0);
+    pthread_join(thread, NULL);
+    CHECK(st == PF_OK || st == PF_ECANCEL, "%s: %s", name, pf_last_error());
+    if (st == PF_OK)
+        return true;
+    int pos = (int)pf_session_pos(s);
+    CHECK(pf_session_eval(s, tokens + pos, (size_t)(n_tokens - pos), 0) == PF_OK, "%s: %s", name, pf_last_error());
+    compare(pf_session_logits(s), n_tokens - 1, name);
+    return false;
+}
+
+/* Where cards share experts with the CPU, steps of more than 16 rows. */
+static void test_pipeline(int n_gpus)
+{
+    pf_model *m = open_on(n_gpus, false, true);
+    if (!m)
+        return;
+    test_following(m, 17, "one step behind the other");
+    test_following(m, 40, "one step behind the other");
+    pf_session *s = open_session_on(m, 17);
+    for (unsigned us = 2000; s && !test_cancelled(s, us); us *= 2)
+        ;
+    pf_session_close(&s);
+    CHECK(pf_model_info(m)->n_gpus > 1, "it ended on %s", pf_model_info(m)->backend);
     pf_model_close(&m);
 }
 
@@ -245,6 +296,12 @@ int main(int argc, char **argv)
     check_refused(PF_MAX_GPUS + 1, 0, 1, "at most");
     expect();
     const char *how = argc > 4 ? argv[4] : "";
+    for (int i = least_gpus; has_experts && i <= n && i <= most_gpus && (argc < 5 || strcmp(how, "pipeline") == 0); i++)
+        test_pipeline(i);
+    if (strcmp(how, "pipeline") == 0) {
+        free(expected);
+        return check_status();
+    }
     if (strcmp(how, "rows") == 0)
         layout = PF_LAYOUT_ROWS;
     for (int i = least_gpus; i <= n && i <= most_gpus; i++)

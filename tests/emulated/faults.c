@@ -3,9 +3,10 @@
  * several, is opened, evaluates a prompt and some tokens, and is closed. Whatever failed, the bits are those of the
  * CPU, every token comes, and nothing is left behind.
  *
- * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|apart|rows|visits|auto]]]]
- *        every EVERY'th call, from FIRST on; apart: experts are divided, and shared with the CPU; auto: what exchanges
- *        take is measured, and one card has everything */
+ * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|pipeline|experts|apart|rows|visits|auto]]]]
+ *        every EVERY'th call, from FIRST on; pipeline: shared, steps long enough to be on several cards at once;
+ *        apart: experts are divided, and shared with the CPU; auto: what exchanges take is measured, and one card has
+ *        everything */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #include "emulated.h"
 #include "pfmoe.h"
 
-enum { N_PROMPT = 10, N_VISIT = 33, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
+enum { N_PROMPT = 10, N_VISIT = 33, N_LONG = 52, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
 enum { VISIT_BYTES = 11500000, N_ROWS = 2048 };      /* bytes of which tiny-llama-thin takes layers, but not all */
 
 static const char *path;
@@ -21,7 +22,7 @@ static float      *expected;                 /* [N_STEPS][n_vocab] */
 static size_t      n_vocab;
 static int         n_gpus;                   /* 0: one */
 static bool        shared;                   /* experts or layers, with the CPU */
-static bool        visits;
+static bool        visits, pipeline;
 static enum pf_layout layout = PF_LAYOUT_LAYERS;
 
 /* Compares, or, if `expected` is not filled yet, fills it. */
@@ -58,12 +59,13 @@ static void run(const char *name, int device, bool first, struct pf_stats *stats
     struct pf_session_opts so;
     pf_session *s = NULL;
     pf_session_opts_init(&so);
-    int n_prompt = visits ? N_VISIT : N_PROMPT;
+    int n_prompt = visits ? N_VISIT : pipeline ? N_LONG : N_PROMPT;
     so.n_ctx = visits ? N_ROWS : n_prompt + N_DECODE;
-    so.n_batch = n_gpus > 0 ? 4 : N_ROWS;    /* the prompt has several steps; or more rows than there is room for */
+    /* The prompt has several steps; or more rows than there is room for. */
+    so.n_batch = pipeline ? 17 : n_gpus > 0 ? 4 : N_ROWS;
     CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s: %s", name, pf_last_error());
     for (int step = 0, at = 0, n = n_prompt; s && step < N_STEPS; step++, at += n, n = 1) {
-        int32_t tokens[N_VISIT];
+        int32_t tokens[N_LONG];
         for (int i = 0; i < n; i++)
             tokens[i] = (int32_t)((unsigned)(at + i) * 2654435761u % n_vocab);
         pf_status st = pf_session_eval(s, tokens, (size_t)n, 0);
@@ -91,7 +93,8 @@ int main(int argc, char **argv)
     layout = strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
     layout = strcmp(how, "auto") == 0 ? PF_LAYOUT_AUTO : layout;
     visits = strcmp(how, "visits") == 0;
-    shared = n_gpus == 0 || apart || strcmp(how, "shared") == 0;
+    pipeline = strcmp(how, "pipeline") == 0;
+    shared = n_gpus == 0 || apart || pipeline || strcmp(how, "shared") == 0;
     run("CPU", -1, true, &stats);
     emu_fail_at(0, false);
     run("no fault", 0, false, &stats);

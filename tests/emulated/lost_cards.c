@@ -3,8 +3,9 @@
  * on the cards that are left and on the CPU. Every token comes with the bits of the CPU, sessions can be used on, gone
  * back into and opened, and nothing is left behind.
  *
- * usage: lost_cards MODEL.gguf GPUS EVERY [shared|experts|apart|rows]     at every EVERY'th call after the model was
- *        opened; the cards take turns. apart: experts are divided, and shared with the CPU */
+ * usage: lost_cards MODEL.gguf GPUS EVERY [shared|pipeline|experts|apart|rows]
+ *        at every EVERY'th call after the model was opened; the cards take turns. pipeline: shared, steps of which
+ *        several are on cards at once; apart: experts are divided, and shared with the CPU */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +13,13 @@
 #include "emulated.h"
 #include "pfmoe.h"
 
-enum { N_PROMPT = 10, N_TOKENS = N_PROMPT + 4, N_BACK = 8 };
+enum { N_SHORT = 10, N_LONG = 52, N_DECODE = 4, N_BACK = 8 };
 
 static const char *path;
-static float      *expected;                 /* [N_TOKENS][n_vocab] */
-static int32_t     tokens[N_TOKENS];
+static float      *expected;                 /* [n_tokens][n_vocab] */
+static int32_t     tokens[N_LONG + N_DECODE];
 static size_t      n_vocab;
-static int         n_gpus;
+static int         n_gpus, n_prompt = N_SHORT, n_tokens;
 static bool        shared;
 static enum pf_layout layout = PF_LAYOUT_LAYERS;
 
@@ -43,7 +44,7 @@ static pf_session *open_session_on(pf_model *m, int n_batch)
     pf_session *s = NULL;
     struct pf_session_opts o;
     pf_session_opts_init(&o);
-    o.n_ctx = N_TOKENS;
+    o.n_ctx = n_tokens;
     o.n_batch = n_batch;
     CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
     return s;
@@ -55,22 +56,22 @@ static void expect(void)
     if (!m)
         exit(1);
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    expected = malloc(N_TOKENS * n_vocab * sizeof *expected);
-    for (int i = 0; i < N_TOKENS; i++)
+    expected = malloc((size_t)n_tokens * n_vocab * sizeof *expected);
+    for (int i = 0; i < n_tokens; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    pf_session *s = open_session_on(m, N_TOKENS);
-    CHECK(pf_session_eval(s, tokens, N_TOKENS, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
-    for (int i = 0; i < N_TOKENS; i++)
+    pf_session *s = open_session_on(m, n_tokens);
+    CHECK(pf_session_eval(s, tokens, n_tokens, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < n_tokens; i++)
         memcpy(expected + (size_t)i * n_vocab, pf_session_logits_at(s, (size_t)i), n_vocab * sizeof *expected);
     pf_session_close(&s);
     pf_model_close(&m);
 }
 
-/* Evaluates [from, N_TOKENS): what is left of the prompt, then one token after the other. */
+/* Evaluates [from, n_tokens): what is left of the prompt, then one token after the other. */
 static void run(pf_session *s, int from, const char *name)
 {
-    for (int n; s && from < N_TOKENS; from += n) {
-        n = from < N_PROMPT ? N_PROMPT - from : 1;
+    for (int n; s && from < n_tokens; from += n) {
+        n = from < n_prompt ? n_prompt - from : 1;
         pf_status st = pf_session_eval(s, tokens + from, (size_t)n, 0);
         CHECK(st == PF_OK, "%s, token %d: %s", name, from, pf_last_error());
         const float *want = expected + (size_t)(from + n - 1) * n_vocab;
@@ -97,7 +98,7 @@ static int lose(int first, uint64_t n, int second, uint64_t gap, struct calls *c
         emu_lose_at(second, n + gap);
     pf_model *m = open_model(true);
     calls->opening = emu_n_calls();
-    pf_session *s = open_session_on(m, 4);           /* the prompt's steps follow one another */
+    pf_session *s = open_session_on(m, n_prompt == N_LONG ? 17 : 4);         /* the prompt's steps follow one another */
     run(s, 0, name);
     CHECK(pf_session_rewind(s, N_BACK) == PF_OK, "%s: %s", name, pf_last_error());
     run(s, N_BACK, name);
@@ -146,7 +147,9 @@ int main(int argc, char **argv)
     bool apart = strcmp(how, "apart") == 0;
     layout = apart || strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : layout;
     layout = strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
-    shared = apart || strcmp(how, "shared") == 0;
+    n_prompt = strcmp(how, "pipeline") == 0 ? N_LONG : N_SHORT;
+    n_tokens = n_prompt + N_DECODE;
+    shared = apart || n_prompt == N_LONG || strcmp(how, "shared") == 0;
     expect();
     CHECK(lose(0, 0, 0, 0, &calls) == n_gpus, "a card was lost");
     printf("%d of %d calls\n", lose_in_turn(&calls, (uint64_t)atoll(argv[3])), (int)(calls.all - calls.opening));

@@ -560,6 +560,14 @@ static void run_copy(const struct emu_task *t)
         memmove(t->copy.to + i * t->copy.to_pitch, t->copy.from + i * t->copy.from_pitch, t->copy.width);
 }
 
+/* What a lost card was to hand to another one: nobody says what arrives. Positions that are none would lead the other
+ * card out of its memory, which here ends the process; zeros do not, and are harder to tell from what is right. */
+static void lack_copy(const struct emu_task *t)
+{
+    for (size_t i = 0; t->kind == TASK_PASS && i < t->copy.height; i++)
+        memset(t->copy.to + i * t->copy.to_pitch, 0, t->copy.width);
+}
+
 /* Under the lock, which is let go for what takes time. Of what a lost card was given, a kernel that has begun ends, and
  * nothing else is done; who waits for its events waits no more. */
 static void run_task(struct emu_stream *s, struct emu_task *t)
@@ -567,8 +575,10 @@ static void run_task(struct emu_stream *s, struct emu_task *t)
     struct emu_event *e = t->mark.event;
     bool has_begun = s->runner[0].kernel == &t->kernel || s->runner[1].kernel == &t->kernel;
     bool marks = t->kind == TASK_RECORD || t->kind == TASK_WAIT;
-    if (has_lost(s->card) && !marks && !has_begun)
+    if (has_lost(s->card) && !marks && !has_begun) {
+        lack_copy(t);
         return;
+    }
     switch (t->kind) {
     case TASK_KERNEL:
         run_kernel(s, t);

@@ -33,6 +33,11 @@ static pf_status offload_experts(struct pf_placement *p, pf_backend *b, int il, 
     return pf_prompts_experts(pf_offload_of(p), il, e);
 }
 
+static pf_status offload_copied(struct pf_placement *p)
+{
+    return pf_prompts_copied(pf_offload_of(p));
+}
+
 static bool offload_attends(struct pf_placement *p, const struct pf_far_step *s, struct pf_far_range *out)
 {
     struct pf_offload *f = pf_offload_of(p);
@@ -430,7 +435,7 @@ static void offload_close(struct pf_placement *p)
 
 static const struct pf_place_ops ops = {
     .between = offload_between, .attends = offload_attends, .ended = offload_ended, .want = offload_want,
-    .experts = offload_experts, .guesses = offload_guesses, .reserve = offload_reserve,
+    .experts = offload_experts, .copied = offload_copied, .guesses = offload_guesses, .reserve = offload_reserve,
     .make_room = offload_make_room, .use_room = offload_use_room, .fill = offload_fill, .measure = offload_measure,
     .knows = offload_knows, .tell = offload_tell, .recall = offload_recall, .stats = offload_stats,
     .stats_reset = offload_stats_reset, .lose = offload_lose, .leave_device = offload_leave_device,

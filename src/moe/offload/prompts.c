@@ -94,24 +94,37 @@ static pf_status run_slot(struct pf_lane *l, int slot, const int *experts, int n
 }
 
 /* Waits for copies into all slots, as the store may take the experts' places back only then. False: one failed. */
-static bool wait_for_slots(struct pf_offload *f, uint64_t begun_ns)
+static bool wait_for_slots(struct pf_offload *f, int il, uint64_t begun_ns)
 {
     bool failed = false;
     PF_FOR_LANES(f, k) {
         struct pf_lane *l = &f->lanes[k];
         for (int s = 0; s < l->n_slots; s++)
             failed |= l->device->ops->share->fetch_wait(l->device, pf_slot_ticket(s)) == PF_FETCH_FAILED;
-        note_copies(f, l, "experts", f->offer->il, begun_ns);
+        note_copies(f, l, "experts", il, begun_ns);
     }
     return !failed;
 }
 
 /* Ends what has fared as st says: with the failure of a copy, if that is the first. */
-static pf_status wait_for_copies(struct pf_offload *f, uint64_t begun_ns, pf_status st)
+static pf_status wait_for_copies(struct pf_offload *f, int il, uint64_t begun_ns, pf_status st)
 {
-    if (!wait_for_slots(f, begun_ns) && st == PF_OK)
-        PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
+    if (!wait_for_slots(f, il, begun_ns) && st == PF_OK)
+        PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", il);
     return st;
+}
+
+/* Experts that stay where they are in RAM may be on their way while the host sees to another card. */
+static bool leaves_copies(const struct pf_offload *f)
+{
+    return f->base.m->place->in_turns && pf_residency_keeps_all(f->ram);
+}
+
+pf_status pf_prompts_copied(struct pf_offload *f)
+{
+    uint64_t begun_ns = f->left_ns;
+    f->left_ns = 0;
+    return begun_ns ? wait_for_copies(f, f->left_il, begun_ns, PF_OK) : PF_OK;
 }
 
 /* Experts of a batch go to the lanes in turn, a slot full at a time, or less if all lanes are to have some. Where the
@@ -140,7 +153,14 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
         if (st == PF_OK)
             st = run_slot(l, slot, experts + i, k);
     }
-    return f->cpu.n > 0 && st == PF_OK ? PF_OK : wait_for_copies(f, begun_ns, st);
+    if (st == PF_OK && f->cpu.n > 0)
+        return PF_OK;
+    if (st == PF_OK && leaves_copies(f)) {
+        f->left_ns = begun_ns;
+        f->left_il = f->offer->il;
+        return PF_OK;
+    }
+    return wait_for_copies(f, f->offer->il, begun_ns, st);
 }
 
 /* Fills a slot with experts of a layer from number x on, at most *most, which it lowers; returns the number after the
@@ -241,7 +261,7 @@ static pf_status run_with_cpu(struct pf_offload *f, int il, const struct pf_expe
     uint64_t begun_ns = pf_now_ns();
     PF_TRY(pf_residency_run(f->ram, il, shown, f->skip, stream_batch, f));
     pf_status st = pf_prompts_run_cpu(f, il, shown);
-    PF_TRY(wait_for_copies(f, begun_ns, st));
+    PF_TRY(wait_for_copies(f, il, begun_ns, st));
     pf_prompts_learn_bus(f);
     pf_prompts_drop_ahead(f);
     return f->base.device->ops->experts_given(f->base.device, f->cpu.experts, f->cpu.n, f->cpu.pick_y);
@@ -318,6 +338,7 @@ static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_exp
 
 pf_status pf_prompts_experts(struct pf_offload *f, int il, const struct pf_experts_op *e)
 {
+    PF_TRY(pf_prompts_copied(f));            /* of an earlier layer, which cannot be computed anew */
     if (f->force_cpu)
         return prompt_on_cpu(f, il, e);
     pf_status st = prompt_on_device(f, il, e);

@@ -97,6 +97,8 @@ struct pf_offload {
     bool           *skip;                /* [n_expert] */
     int             max_rows;
     size_t          host_bytes;
+    uint64_t        left_ns;             /* since when copies for layer left_il are under way whose end nobody has */
+    int             left_il;             /* seen; 0: there are none */
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
     struct pf_prompt_cpu cpu;
@@ -155,8 +157,9 @@ pf_status pf_decode_attend(void *ctx, int il, int part, const struct pf_partials
 void      pf_decode_ended(struct pf_offload *f);
 
 /* prompts.c. The experts of a layer for more rows than can be served; drops what was copied ahead, of a step that
- * failed; host memory for batches. */
+ * failed; host memory for batches. copied: as in pf_place_ops. */
 pf_status pf_prompts_experts(struct pf_offload *f, int il, const struct pf_experts_op *e);
+pf_status pf_prompts_copied(struct pf_offload *f);
 void      pf_prompts_drop_ahead(struct pf_offload *f);
 pf_status pf_prompts_reserve(struct pf_offload *f, const struct pf_backend_sizes *sizes);
 

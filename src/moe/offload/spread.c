@@ -69,6 +69,16 @@ static pf_status spread_experts(struct pf_placement *p, pf_backend *b, int il, c
     return part ? part->ops->experts(part, b, il, e) : pf_place_experts(p->under, b, il, e);
 }
 
+static pf_status spread_copied(struct pf_placement *p)
+{
+    pf_status st = PF_OK;
+    FOR_CARDS(p, k) {
+        pf_status copied = part_at(p, k)->ops->copied(part_at(p, k));
+        st = st < 0 ? st : copied;
+    }
+    return st;
+}
+
 static enum pf_guess spread_guesses(const struct pf_placement *p, int il, int rows)
 {
     struct pf_placement *part = part_of(p, il);
@@ -206,6 +216,7 @@ static void spread_close(struct pf_placement *p)
 
 static const struct pf_place_ops ops = {
     .between = spread_between, .ended = spread_ended, .want = spread_want, .experts = spread_experts,
+    .copied = spread_copied,
     .guesses = spread_guesses, .reserve = spread_reserve, .make_room = spread_make_room,
     .use_room = spread_use_room, .fill = spread_fill, .measure = spread_measure, .knows = spread_knows,
     .tell = spread_tell, .recall = spread_recall, .stats = spread_stats, .stats_reset = spread_stats_reset,

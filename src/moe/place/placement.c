@@ -54,6 +54,12 @@ pf_status pf_place_experts(struct pf_placement *p, pf_backend *b, int il, const 
     return p ? p->ops->experts(p, b, il, e) : b->ops->experts(b, e);
 }
 
+pf_status pf_place_copied(struct pf_placement *p)
+{
+    FIRST_WITH(p, copied);
+    return p ? p->ops->copied(p) : PF_OK;
+}
+
 enum pf_guess pf_place_guesses(const struct pf_placement *p, int il, int rows)
 {
     FIRST_WITH(p, guesses);

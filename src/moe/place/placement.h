@@ -83,6 +83,7 @@ struct pf_placement {
     bool                 by_rows;         /* the device is a team of cards, */
     bool                 has_ranks;       /* of which other processes have the others */
     bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
+    bool                 in_turns;        /* steps are on several cards at once, which the host sees to in turn */
     struct pf_visits    *visits;          /* of the CPU's layers to the last card, in prompts; NULL: there are none */
     struct pf_placement *under;           /* NULL: all other weights are mapped */
 };
@@ -128,9 +129,11 @@ struct pf_place_ops {
 
     /* The routed experts of a layer: want as soon as they are picked, if there is something else to compute first;
      * experts computes them on b. A b that is not the placement's device wants its answer at once, from the host's
-     * memory. */
+     * memory. Where p->in_turns of the model's placement says so, experts may leave copies to a card under way, until
+     * that card's next layer, or copied, which fails if one of them has. */
     pf_status (*want)(struct pf_placement *p, int il, const struct pf_experts_op *e);
     pf_status (*experts)(struct pf_placement *p, pf_backend *b, int il, const struct pf_experts_op *e);
+    pf_status (*copied)(struct pf_placement *p);
 
     /* Reading ahead while the drive would have nothing to do: guesses says, after want, whether to guess what layer il
      * will want, and how; guess takes the picks [rows][n_used], likeliest first (NULL: all experts in order), and while
@@ -188,6 +191,7 @@ pf_status pf_place_enter(struct pf_placement *p, int il);
 void      pf_place_leave(struct pf_placement *p, int il);
 pf_status pf_place_want(struct pf_placement *p, int il, const struct pf_experts_op *e);
 pf_status pf_place_experts(struct pf_placement *p, pf_backend *b, int il, const struct pf_experts_op *e);
+pf_status pf_place_copied(struct pf_placement *p);
 enum pf_guess pf_place_guesses(const struct pf_placement *p, int il, int rows);
 void      pf_place_guess(struct pf_placement *p, int il, const int32_t *picks, int rows, int depth);
 struct pf_cut pf_place_cut_for(const struct pf_placement *p, const struct pf_session_opts *o);

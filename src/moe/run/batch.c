@@ -17,6 +17,7 @@
 #include "base/pf_fp.h"
 #include "base/pf_time.h"
 #include "moe/place/placement.h"
+#include "moe/run/forward.h"
 #include "moe/session/crew.h"
 #include "moe/session/watch.h"
 
@@ -54,6 +55,15 @@ static uint64_t far_bytes(const struct pf_step *t)
     return bytes;
 }
 
+/* A step took part in what was made. */
+static void count_step(const struct pf_step *t, bool well)
+{
+    struct pf_model *m = t->m;
+    atomic_fetch_add(&m->n_steps, 1);
+    atomic_fetch_add(&m->n_tokens, well ? (uint64_t)t->rows : 0);
+    atomic_fetch_add(&m->far_bytes, far_bytes(t));
+}
+
 pf_status pf_step_make(struct pf_step *t, uint64_t *ns)
 {
     struct pf_model *m = t->m;
@@ -66,9 +76,7 @@ pf_status pf_step_make(struct pf_step *t, uint64_t *ns)
     atomic_fetch_add(&m->step_ns, *ns);
     if (st == PF_OK && t->n_logits == t->rows)
         pf_prices_learn(&m->row_prices, t->rows, (double)*ns);
-    atomic_fetch_add(&m->n_steps, 1);
-    atomic_fetch_add(&m->n_tokens, st == PF_OK ? (uint64_t)t->rows : 0);
-    atomic_fetch_add(&m->far_bytes, far_bytes(t));
+    count_step(t, st == PF_OK);
     take_counts(m);
     return st;
 }
@@ -84,12 +92,12 @@ static bool cut_alike(const struct pf_session *a, const struct pf_session *b)
     return alike;
 }
 
-/* The next rows of a piece, `room` at most. Positions from `first` on get logits if all are wanted, otherwise the last
- * one does. */
-static struct pf_part part_of(const struct pf_piece *p, int first, int room)
+/* A piece's rows at positions from .., `room` at most. If all are to have logits, those do that are the piece's own,
+ * otherwise the last one does. */
+static struct pf_part part_of(const struct pf_piece *p, int64_t from, int first, int room)
 {
     struct pf_session *s = p->s;
-    int64_t from = s->computed, left = p->stop - from;
+    int64_t left = p->stop - from;
     int most = s->opts.n_batch < room ? s->opts.n_batch : room, rows = left < most ? (int)left : most;
     struct pf_part part = { .s = s, .from = from, .first = first, .rows = rows, .n_logits = from + rows == p->end,
                             .logits = s->logits };
@@ -143,7 +151,7 @@ static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, 
     for (int i = 0; i < n && t->rows < most && t->n_parts < n_parts; i++) {
         if (pieces[i].done || !cut_alike(pieces[i].s, like->s))
             continue;
-        parts[t->n_parts] = part_of(&pieces[i], t->rows, most - t->rows);
+        parts[t->n_parts] = part_of(&pieces[i], pieces[i].s->computed, t->rows, most - t->rows);
         t->rows += parts[t->n_parts].rows;
         t->n_logits += parts[t->n_parts++].n_logits;
     }
@@ -166,26 +174,105 @@ static void tell_sources(const struct pf_part *p)
     }
 }
 
+static bool has_cards(const struct pf_session *s)
+{
+    const struct pf_placement *p = s->m->place;
+    return p->cut.n_more > 0 && !p->lost && s->n_units == pf_place_n_cards(p);
+}
+
+/* Whether nobody wants anything between steps of the session. */
+static bool is_alone(const struct pf_session *s)
+{
+    return atomic_load(&s->m->n_sessions) == 1 && !s->hidden && !pf_watch_any(s->m);
+}
+
 /* Whether the step is one of a prompt that several cards or processes compute, one after the other, and not its last:
  * then the next one can begin on the first while the others are still at work. No other session's step may come
  * between. */
 static bool may_follow(const struct pf_step *t)
 {
     const struct pf_session *s = t->parts->s;
-    const struct pf_placement *p = t->m->place;
-    bool ranks = t->m->crew && !pf_crew_by_rows(t->m);
-    bool cards = p->cut.n_more > 0 && !p->lost && !p->experts_apart && s->n_units == pf_place_n_cards(p);
-    return t->n_logits == 0 && (cards || ranks) && atomic_load(&t->m->n_sessions) == 1 && !s->hidden &&
-           !pf_watch_any(t->m);
+    bool ranks = t->m->crew && !pf_crew_by_rows(t->m), cards = has_cards(s) && !s->m->place->experts_apart;
+    return t->n_logits == 0 && (cards || ranks) && is_alone(s);
 }
+
+static void commit(const struct pf_part *p, uint64_t ns)
+{
+    struct pf_session *s = p->s;
+    pf_state_commit(s, p->rows);
+    s->pos = s->computed > s->pos ? s->computed : s->pos;
+    s->step_ns = ns;
+}
+
+/* ---- Steps of a pipeline (pipeline.c) ---------------------------------------------------------------------------- */
+
+struct several {
+    struct pf_part parts[PF_PIPELINE_STEPS];
+    struct pf_step steps[PF_PIPELINE_STEPS];
+    int            n;
+};
+
+/* The next steps of a prompt, if they can be on several cards at once; else n is 0 or 1. What has state goes step by
+ * step. */
+static void gather_several(const struct pf_piece *p, struct several *out)
+{
+    const struct pf_session *s = p->s;
+    struct pf_model *m = s->m;
+    out->n = 0;
+    if (m->crew || m->recurrent || !has_cards(s) || !m->place->experts_apart || !is_alone(s))
+        return;
+    for (int64_t from = s->computed; from < p->stop && out->n < PF_PIPELINE_STEPS;) {
+        struct pf_part *part = &out->parts[out->n];
+        *part = part_of(p, from, 0, s->opts.n_batch);
+        if (!pf_pipeline_takes(part))
+            return;
+        out->steps[out->n++] = (struct pf_step){ .m = m, .parts = part, .n_parts = 1, .rows = part->rows,
+                                                 .n_logits = part->n_logits };
+        from += part->rows;
+    }
+}
+
+static pf_status make_several(struct several *v, int *n_done, uint64_t *ns)
+{
+    struct pf_model *m = v->steps->m;
+    uint64_t begin = pf_now_ns();
+    unsigned fp = pf_fp_begin();
+    pf_status st = pf_pipeline(v->steps, v->n, n_done);
+    pf_fp_end(fp);
+    pf_place_ended(m->place, begin, st == PF_OK);
+    *ns = pf_now_ns() - begin;
+    atomic_fetch_add(&m->step_ns, *ns);
+    for (int i = 0; i < v->n; i++)
+        count_step(&v->steps[i], i < *n_done);
+    take_counts(m);
+    return st;
+}
+
+/* Evaluates them, and commits those that were through when one was cancelled. */
+static pf_status run_several(struct several *v)
+{
+    struct pf_session *s = v->parts->s;
+    int64_t end = pf_part_end(&v->parts[v->n - 1]);
+    int n_done;
+    uint64_t ns;
+    pf_state_begin(s, (int)(end - s->computed));
+    pf_status st = make_several(v, &n_done, &ns), unchanged = pf_gguf_unchanged(s->m->file);
+    for (int i = 0; i < n_done && unchanged == PF_OK; i++) {
+        commit(&v->parts[i], ns);
+        tell_sources(&v->parts[i]);
+    }
+    pf_state_abandon(s, end);
+    PF_TRY(unchanged);
+    return st;
+}
+
+/* ---- A step ------------------------------------------------------------------------------------------------------ */
 
 /* Evaluates the next rows and commits them, if the file stayed what it is. With the step lock held. */
 static pf_status step_of(struct pf_piece *pieces, int n)
 {
     struct pf_part parts[PF_MAX_BATCH_PARTS];
     struct pf_step t;
-    for (int i = 0; i < n; i++)
-        PF_TRY(pieces[i].done ? PF_OK : pf_session_follow(pieces[i].s));
     gather(pieces, n, parts, &t);
     for (int i = 0; i < t.n_parts; i++)
         pf_state_begin(parts[i].s, parts[i].rows);
@@ -195,15 +282,24 @@ static pf_status step_of(struct pf_piece *pieces, int n)
     PF_TRY(pf_gguf_unchanged(t.m->file));        /* whatever st is: the weights may have been others than before */
     PF_TRY(st);
     pf_crew_note_commit(t.m);
-    for (int i = 0; i < t.n_parts; i++) {
-        struct pf_session *s = parts[i].s;
-        pf_state_commit(s, parts[i].rows);
-        s->pos = s->computed > s->pos ? s->computed : s->pos;
-        s->step_ns = ns;
-    }
+    for (int i = 0; i < t.n_parts; i++)
+        commit(&parts[i], ns);
     for (int i = 0; i < t.n_parts; i++)
         tell_sources(&parts[i]);
     return PF_OK;
+}
+
+/* step_of, or as many steps as can be made at once. Where a copy or a card fails these, a single step finds out how to
+ * go on. */
+static pf_status steps_of(struct pf_piece *pieces, int n)
+{
+    struct several several = { .n = 0 };
+    for (int i = 0; i < n; i++)
+        PF_TRY(pieces[i].done ? PF_OK : pf_session_follow(pieces[i].s));
+    if (n == 1)
+        gather_several(pieces, &several);
+    pf_status st = several.n > 1 ? run_several(&several) : PF_EDEVICE;
+    return st == PF_EDEVICE ? step_of(pieces, n) : st;
 }
 
 /* ---- The way of a piece ------------------------------------------------------------------------------------------ */
@@ -321,7 +417,7 @@ static pf_status run_step(struct pf_piece *pieces, int n)
 {
     struct pf_model *m = pieces->s->m;
     pthread_mutex_lock(&m->step_lock);
-    pf_status st = step_of(pieces, n);
+    pf_status st = steps_of(pieces, n);
     if (st == PF_EDEVICE && pf_model_leave_device(m))
         st = PF_OK;
     pthread_mutex_unlock(&m->step_lock);

@@ -413,6 +413,29 @@ static pf_status prepare(struct pf_step *t)
     return pf_inputs_put(t);
 }
 
+pf_status pf_step_enter(struct pf_step *t)
+{
+    const struct pf_repeat once = { .once = true, .rows = t->rows };
+    bool unused;
+    PF_TRY(prepare(t));
+    t->unit = first_unit(t);
+    PF_TRY(ops_of(t)->begin(t->unit->backend, &once, &unused));
+    PF_TRY(embed(t, t->rows));
+    return ops_of(t)->end(t->unit->backend, &unused);
+}
+
+pf_status pf_step_leave(struct pf_step *t)
+{
+    const struct pf_repeat once = { .once = true, .rows = t->rows };
+    bool unused;
+    if (t->n_logits == 0)
+        return PF_OK;
+    PF_TRY(ops_of(t)->begin(t->unit->backend, &once, &unused));
+    PF_TRY(head(t, 0, t->n_logits));
+    PF_TRY(get_logits(t, 0, t->n_logits));
+    return ops_of(t)->end(t->unit->backend, &unused);
+}
+
 static pf_status follow_layers(struct pf_step *t)
 {
     PF_TRY(run_layers_of_units(t, false, false));
@@ -504,6 +527,13 @@ static pf_status check_logits(const struct pf_model *m, const struct pf_part *p)
     return PF_OK;
 }
 
+pf_status pf_step_check(const struct pf_step *t)
+{
+    for (int i = 0; i < t->n_parts; i++)
+        PF_TRY(check_logits(t->m, &t->parts[i]));
+    return PF_OK;
+}
+
 /* A step of several rows does not say which row it was. */
 static pf_status not_finite(const struct pf_step *t, const char *why)
 {
@@ -539,8 +569,7 @@ static pf_status run_to_end(struct pf_step *t)
     if (st < 0)
         PF_FAIL(st, "%s", why);
     PF_TRY(finished);
-    for (int i = 0; i < t->n_parts; i++)
-        PF_TRY(check_logits(t->m, &t->parts[i]));
+    PF_TRY(pf_step_check(t));
     return pf_watch_done(t);
 }
 

@@ -24,6 +24,19 @@ pf_status pf_run_layers(struct pf_step *t, const struct pf_unit *u, int rows, pf
 /* Rows of x from the unit at work to another, which is at work from now on. */
 pf_status pf_hand_over(struct pf_step *t, struct pf_work_unit *to, int first, int rows);
 
+/* forward.c, for steps that are on several cards at once (pipeline.c). enter: a step is put together, and embedded by
+ * the first card. leave: its logits, PF_LOGIT_ROWS at most, by the last. check: of logits that are there. */
+pf_status pf_step_enter(struct pf_step *t);
+pf_status pf_step_leave(struct pf_step *t);
+pf_status pf_step_check(const struct pf_step *t);
+
+/* pipeline.c: n steps of a session, of a part each, one behind the other, on several cards at once. *n_done: so many of
+ * the first are through; all, or, if it was cancelled, fewer, or none. Reads and writes what pf_forward does, commits
+ * nothing. takes: whether the part can be one of these. */
+enum { PF_PIPELINE_STEPS = 16 };             /* at most: other sessions' steps wait for them */
+bool      pf_pipeline_takes(const struct pf_part *p);
+pf_status pf_pipeline(struct pf_step *steps, int n, int *n_done);
+
 /* visit.c: the layers that lie with the CPU, whose input x is on the host: on the last card where visits pay, else
  * here. */
 pf_status pf_run_cpu(struct pf_step *t, int rows);

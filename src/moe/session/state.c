@@ -195,6 +195,13 @@ static void undo(struct pf_session *s)
     pthread_mutex_unlock(&s->m->step_lock);
 }
 
+void pf_state_abandon(struct pf_session *s, int64_t end)
+{
+    int64_t pos = s->computed;
+    s->computed = end;
+    pf_state_rewind(s, pos);
+}
+
 void pf_state_rewind(struct pf_session *s, int64_t pos)
 {
     const struct pf_checkpoint *best = NULL;
