@@ -6,7 +6,8 @@
  *                               stop                  stop   stop: checkpoints are made
  *
  * A step has as many rows as the largest n_batch of its sessions; each session takes what is left to its next stop, in
- * the order of the pieces. A step that succeeds is committed in all its sessions, one that fails in none. Where a step
+ * the order of the pieces. A step that succeeds is committed in all its sessions, one that fails in none; of steps that
+ * are on several cards at once none is, if any fails. Where a step
  * of several sessions fails, each of them gets a step of its own: whose fault it was fails, the others go on together.
  * If the device is lost, the CPU computes anew what went with it, and goes on. */
 #include "moe/run/batch.h"
@@ -218,10 +219,11 @@ static void gather_several(const struct pf_piece *p, struct several *out)
 {
     const struct pf_session *s = p->s;
     struct pf_model *m = s->m;
+    int most = s->ring_positions ? PF_PIPELINE_RING_STEPS : PF_PIPELINE_STEPS;
     out->n = 0;
-    if (m->crew || m->recurrent || !has_cards(s) || !m->place->experts_apart || !is_alone(s))
+    if (p->one_by_one || m->crew || m->recurrent || !has_cards(s) || !m->place->experts_apart || !is_alone(s))
         return;
-    for (int64_t from = s->computed; from < p->stop && out->n < PF_PIPELINE_STEPS;) {
+    for (int64_t from = s->computed; from < p->stop && out->n < most;) {
         struct pf_part *part = &out->parts[out->n];
         *part = part_of(p, from, 0, s->opts.n_batch);
         if (!pf_pipeline_takes(part))
@@ -242,8 +244,8 @@ static pf_status make_several(struct several *v, int *n_done, uint64_t *ns)
     pf_place_ended(m->place, begin, st == PF_OK);
     *ns = pf_now_ns() - begin;
     atomic_fetch_add(&m->step_ns, *ns);
-    for (int i = 0; i < v->n; i++)
-        count_step(&v->steps[i], i < *n_done);
+    for (int i = 0; i < *n_done; i++)
+        count_step(&v->steps[i], true);
     take_counts(m);
     return st;
 }
@@ -252,18 +254,36 @@ static pf_status make_several(struct several *v, int *n_done, uint64_t *ns)
 static pf_status run_several(struct several *v)
 {
     struct pf_session *s = v->parts->s;
-    int64_t end = pf_part_end(&v->parts[v->n - 1]);
     int n_done;
     uint64_t ns;
-    pf_state_begin(s, (int)(end - s->computed));
+    pf_state_begin(s, (int)(pf_part_end(&v->parts[v->n - 1]) - s->computed));
     pf_status st = make_several(v, &n_done, &ns), unchanged = pf_gguf_unchanged(s->m->file);
     for (int i = 0; i < n_done && unchanged == PF_OK; i++) {
         commit(&v->parts[i], ns);
         tell_sources(&v->parts[i]);
     }
-    pf_state_abandon(s, end);
     PF_TRY(unchanged);
     return st;
+}
+
+/* Makes as many steps of the piece as can be made at once. False: none, and *st says nothing. Where a copy, a card or a
+ * number was bad, single steps find out which step it was, and how to go on. */
+static bool make_at_once(struct pf_piece *p, pf_status *st)
+{
+    struct pf_model *m = p->s->m;
+    struct several v = { .n = 0 };
+    pthread_mutex_lock(&m->step_lock);
+    *st = pf_session_follow(p->s);
+    if (*st == PF_OK)
+        gather_several(p, &v);
+    if (v.n > 1)
+        *st = run_several(&v);
+    pthread_mutex_unlock(&m->step_lock);
+    if (v.n < 2)
+        return false;
+    pf_state_abandon(p->s, pf_part_end(&v.parts[v.n - 1]));
+    p->one_by_one = *st == PF_EDEVICE || *st == PF_ENUMERIC;
+    return !p->one_by_one;
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
@@ -273,6 +293,8 @@ static pf_status step_of(struct pf_piece *pieces, int n)
 {
     struct pf_part parts[PF_MAX_BATCH_PARTS];
     struct pf_step t;
+    for (int i = 0; i < n; i++)
+        PF_TRY(pieces[i].done ? PF_OK : pf_session_follow(pieces[i].s));
     gather(pieces, n, parts, &t);
     for (int i = 0; i < t.n_parts; i++)
         pf_state_begin(parts[i].s, parts[i].rows);
@@ -287,19 +309,6 @@ static pf_status step_of(struct pf_piece *pieces, int n)
     for (int i = 0; i < t.n_parts; i++)
         tell_sources(&parts[i]);
     return PF_OK;
-}
-
-/* step_of, or as many steps as can be made at once. Where a copy or a card fails these, a single step finds out how to
- * go on. */
-static pf_status steps_of(struct pf_piece *pieces, int n)
-{
-    struct several several = { .n = 0 };
-    for (int i = 0; i < n; i++)
-        PF_TRY(pieces[i].done ? PF_OK : pf_session_follow(pieces[i].s));
-    if (n == 1)
-        gather_several(pieces, &several);
-    pf_status st = several.n > 1 ? run_several(&several) : PF_EDEVICE;
-    return st == PF_EDEVICE ? step_of(pieces, n) : st;
 }
 
 /* ---- The way of a piece ------------------------------------------------------------------------------------------ */
@@ -412,15 +421,24 @@ static pf_status follow(struct pf_session *s)
     return st;
 }
 
-/* One step of all pieces that are not done. A lost device is left: the step is to be made again. */
-static pf_status run_step(struct pf_piece *pieces, int n)
+static pf_status make_one(struct pf_piece *pieces, int n)
 {
     struct pf_model *m = pieces->s->m;
     pthread_mutex_lock(&m->step_lock);
-    pf_status st = steps_of(pieces, n);
+    pf_status st = step_of(pieces, n);
     if (st == PF_EDEVICE && pf_model_leave_device(m))
         st = PF_OK;
     pthread_mutex_unlock(&m->step_lock);
+    return st;
+}
+
+/* A step of all pieces that are not done, or several of the only one. A lost device is left: the step is to be made
+ * again. */
+static pf_status run_step(struct pf_piece *pieces, int n)
+{
+    pf_status st;
+    if (n > 1 || !make_at_once(pieces, &st))
+        st = make_one(pieces, n);
     for (int i = 0; st == PF_OK && i < n; i++)
         go_on(&pieces[i]);
     return st;

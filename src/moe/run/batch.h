@@ -20,6 +20,7 @@ struct pf_piece {
     bool               catches_up;           /* on the way to `first` */
     bool               keeps;                /* checkpoints are made */
     int64_t            kept_at;              /* where the last one was made on the way, or the way began */
+    bool               one_by_one;           /* steps that were made at once have failed */
     bool               done;
     pf_status          status;               /* below 0: it failed, and s->why says why */
 };

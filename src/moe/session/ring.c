@@ -5,7 +5,8 @@
  *                                     `------ ring.positions, at least --------'
  *
  * A step writes its rows over positions that lie at least the window before the first of them, so that after a step
- * that failed, the next one finds everything it sees. The ring is a multiple of the chunk, and a chunk keeps its shape
+ * that failed, the next one finds everything it sees. Of steps that are made at once (run/pipeline.c) later ones may
+ * write over that: pf_state_abandon. The ring is a multiple of the chunk, and a chunk keeps its shape
  * and its order in it, so the order of attention's sums does not depend on the ring.
  *
  * Positions before held_from are overwritten. To go back to a position that sees them, a checkpoint has a copy of one

@@ -155,7 +155,7 @@ int  pf_state_cut(const struct pf_session *s, int rows);
 float *pf_state_between(const struct pf_session *s, int il);
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
 /* Steps up to position `end` may have written rows that are not committed: where they took the place of something that
- * the next step sees, computed becomes less. Not of recurrent models. */
+ * the next step sees, computed becomes less. Not of recurrent models. Takes the step lock, as rewinding does. */
 void pf_state_abandon(struct pf_session *s, int64_t end);
 /* What commits and rewinding do with memory: `next` becomes the state, and the state `next`; checkpoint number i is
  * made of pos positions, or taken back, with the state or windows alone. With the step lock held. */
