@@ -3,8 +3,7 @@
  *
  *     plain     the row is in memory
  *     normed    it is normed first, by every block for itself */
-#include "kernels/cuda/cu_linear.h"
-#include "kernels/cuda/cu_segments.h"
+#include "kernels/cuda/cu_linear_row.h"
 
 enum { PLAIN_THREADS = 8 * WARP, NORMED_THREADS = 16 * WARP };
 
@@ -83,27 +82,6 @@ plain_segments(const __grid_constant__ struct given_linear l, int block_rows)
     multiply<T>(l, at, m, &box, met);
 }
 
-/* Norms four elements of the row; the block that leaves the row writes them where the norm says, too. */
-template <class T>
-CU_INLINE void put_normed(const struct cu_norm &o, const struct x_here &x, int u, float4 y, bool leaves)
-{
-    struct codes c = codes_of(y);
-    int sums = (c.sum & 0xffff) | __shfl_xor_sync(ALL_LANES, c.sum, 4) << 16, b = u / 8 % SEGMENT_BLOCKS;
-    struct x_here segment = segment_of(x, u / (8 * SEGMENT_BLOCKS));
-    ((uint32_t *)segment.q)[8 * b + u % 8] = c.q;
-    if (u % 8 == 0) {
-        segment.d[b] = c.d;
-        segment.more[b] = T::more(c.d, sums);
-    }
-    if (!leaves)
-        return;
-    ((float4 *)o.y)[u] = y;
-    if (o.q.q)
-        put_codes(c, u, o.q);
-    if (o.q.q && !c.finite)
-        *o.fault = CU_ACTIVATION_NOT_FINITE;
-}
-
 /* blockIdx: block_rows rows of one part. FOURS: of a thread's elements. */
 template <class T, int FOURS>
 static __global__ void __launch_bounds__(NORMED_THREADS, 1)
@@ -111,28 +89,15 @@ normed_segments(const __grid_constant__ struct given_linear l, int block_rows)
 {
     BLOCK_MEMORY(uint4, memory);
     __shared__ uint64_t box;
-    const struct cu_norm &o = l.norm;
-    int t = threadIdx.x, n4 = l.n / 4;
     struct place at = place_of(l, block_rows, blockIdx.x);
     struct here m = here_of(l, block_rows, (uint8_t *)memory);
     float4 w[FOURS];
     send_for_rows(l, at, &m, &box);
-#pragma unroll
-    for (int i = 0, u = t; i < FOURS; i++, u += NORMED_THREADS)
-        w[i] = o.w && u < n4 ? __ldg((const float4 *)o.w + u) : make_float4(1, 1, 1, 1);
+    take_weights<NORMED_THREADS>(l.norm, w);
     __syncthreads();
     wait_turn();
     float met = met_at(l, at);
-#pragma unroll
-    for (int i = 0, u = t; i < FOURS; i++, u += NORMED_THREADS)
-        if (u < n4)
-            m.y[u] = __ldcg((const float4 *)o.x + u);
-    __syncthreads();
-    float f = norm_factor(l.n, o.eps, (const float *)m.y);
-#pragma unroll
-    for (int i = 0, u = t; i < FOURS; i++, u += NORMED_THREADS)
-        if (u < n4)                                                  /* whole warps */
-            put_normed<T>(o, m.x, u, times(m.y[u], f, w[i]), blockIdx.x == 0);
+    norm_to<T, NORMED_THREADS>(l.norm, w, m.x, m.y);
     multiply<T>(l, at, m, &box, met);
 }
 
