@@ -182,7 +182,7 @@ static void large_products(enum pf_qtype type)
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = lengths[i];
         uint64_t row_bytes = pf_qtype_row_bytes(type, (uint64_t)n);
-        size_t n_out = (size_t)((17 << 20) / row_bytes);
+        size_t n_out = (size_t)((brief ? 17 : 48) << 20) / row_bytes;
         float *bias = floats(n_out, 1);
         struct pf_weight w = { .data = weights(type, n, n_out), .type = type, .n_in = n, .n_out = (int)n_out,
                                .row_bytes = row_bytes, .scale = i % 2 ? 1 : 0.75f,
@@ -703,6 +703,34 @@ static void few_rows(enum pf_qtype type, int n, int rows)
     pair_free(&h);
     pair_free(&y);
     pair_free(&sum);
+}
+
+/* One long row, normed, and three matrices, of which one has a bias: rows of blocks do not end where matrices do. */
+static void normed_parts(enum pf_qtype type, int n)
+{
+    static const int outs[3] = { 1001, 77, 333 };
+    float *weight = floats((size_t)n, 1), *bias = floats(77, 1);
+    place(weight, (size_t)n * sizeof *weight);
+    struct pf_weight w[3];
+    struct pf_linear l[2][3];
+    struct pair x = random_pair((size_t)n, 3), h = random_pair((size_t)n, 1), y[3];
+    for (int i = 0; i < 3; i++) {
+        w[i] = (struct pf_weight){ .data = weights(type, n, (size_t)outs[i]), .type = type, .n_in = n,
+                                   .n_out = outs[i], .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n), .scale = 1,
+                                   .bias = i == 1 ? place(bias, 77 * sizeof *bias) : NULL };
+        y[i] = random_pair((size_t)outs[i], 1);
+        for (int u = 0; u < 2; u++)
+            l[u][i] = (struct pf_linear){ &w[i], y[i].at[u] };
+    }
+    BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, 1, h.at[u]));
+    BOTH(linear(b, l[u], 3, h.at[u], 1));
+    same(&h, "norm of a long row", pf_qtype_info(type)->name, n);
+    for (int i = 0; i < 3; i++) {
+        same(&y[i], "product of a long row", pf_qtype_info(type)->name, i);
+        pair_free(&y[i]);
+    }
+    pair_free(&x);
+    pair_free(&h);
 }
 
 /* Norms and additions between two blocks, each of `steps` in order, then a product of the last norm's rows. */
@@ -1886,6 +1914,7 @@ int main(int argc, char **argv)
     if (wanted("large")) {
         large_products(PF_Q6_K);
         large_products(PF_Q4_K);
+        large_products(PF_Q5_K);
         static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K, PF_Q8_0, PF_Q4_0, PF_MXFP4 };
         int n_out = brief ? 2405 : 70005;
         for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -1904,6 +1933,11 @@ int main(int argc, char **argv)
         }
         few_rows(PF_F32, 2048, 1);
         few_rows(PF_Q6_K, 3072, 1);
+        few_rows(PF_Q5_K, brief ? 1280 : 8192, 1);
+        for (int n = brief ? 1280 : 4352; n <= (brief ? 1280 : 8704); n += 256 * 17) {
+            normed_parts(PF_Q4_K, n);
+            normed_parts(PF_Q6_K, n);
+        }
         few_rows(PF_Q6_K, 256, 5);
         for (int rows = 1; rows < 50; rows += 16) {
             activated(PF_Q8_0, 512, rows);

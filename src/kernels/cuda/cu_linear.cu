@@ -6,7 +6,7 @@
  *     large_linear  one row, and a matrix much larger than what the GPU multiplies at once: blocks stay, and copy ahead
  *     float_rows    float weights and many rows; quantised ones go by tiles (cu_tile.cu)
  *
- * One row times K types goes by cu_linear_segments.cu where that takes it. */
+ * One row times K types goes by cu_linear_segments.cu or cu_linear_stream.cu where these take it. */
 #include "kernels/cuda/cu_linear.h"
 
 CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &at)
@@ -316,6 +316,8 @@ static cudaError_t launch_norm(cudaStream_t st, const struct given_linear *l)
 extern "C" bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes)
 {
     int block_rows;
+    if (pf_cu_linear_streams(l))
+        return true;
     if (l->rows != 1 || l->n_heads || l->n % 32 || n_blocks_of(l, 1) > NORM_ROWS)
         return false;
     switch (l->type) {
@@ -426,6 +428,8 @@ static cudaError_t put(cudaStream_t st, const struct given_linear *l)
     bool taken;
     struct block_shape large = large_shape<k6>(l, &group);
     cudaError_t e = pf_cu_linear_segments(st, l, &taken);
+    if (e == cudaSuccess && !taken)
+        e = pf_cu_linear_stream(st, l, &taken);
     if (e != cudaSuccess || taken)
         return e;
     if (l->type == PF_Q6_K && !l->norm.y && large.threads)

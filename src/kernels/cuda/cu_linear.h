@@ -56,7 +56,11 @@ static int n_blocks_of(const struct cu_linear *l, int block_rows)
     return n;
 }
 
-/* A product of one row by the kernels of cu_linear_segments.cu, if *takes then; otherwise nothing is done. */
+/* A product of one row by the kernels of cu_linear_segments.cu, or of cu_linear_stream.cu, if *takes then; otherwise
+ * nothing is done. */
 extern "C" cudaError_t pf_cu_linear_segments(cudaStream_t st, const struct given_linear *l, bool *takes);
+extern "C" cudaError_t pf_cu_linear_stream(cudaStream_t st, const struct given_linear *l, bool *takes);
+/* Whether the second takes a product that begins with its norm. */
+extern "C" bool pf_cu_linear_streams(const struct cu_linear *l);
 
 #endif
