@@ -86,9 +86,9 @@ pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
 {
     if (!m->spans)
         PF_FAIL(PF_EINVAL, "the model was opened without a timeline");
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     bool ok = pf_spans_write(m->spans, write, ctx);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     if (!ok)
         PF_FAIL(PF_EIO, "writing the timeline failed");
     return PF_OK;
@@ -144,7 +144,7 @@ void pf_stats_get(const pf_model *m, struct pf_stats *out)
 
 void pf_stats_reset(pf_model *m)
 {
-    pthread_mutex_lock(&m->step_lock);       /* who counts holds it, too */
+    pf_lock_take(&m->step_lock);       /* who counts holds it, too */
     m->n_steps = 0;
     m->n_tokens = 0;
     m->step_ns = 0;
@@ -153,19 +153,19 @@ void pf_stats_reset(pf_model *m)
     atomic_store(&m->counted_before.weight_bytes, m->counted.weight_bytes);
     atomic_store(&m->counted_before.launches, m->counted.launches);
     pf_place_stats_reset(m->place);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
 }
 
 void pf_learned_get(pf_model *m, struct pf_learned *out)
 {
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_place_tell(m->place, out);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
 }
 
 void pf_learned_set(pf_model *m, const struct pf_learned *l)
 {
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_place_recall(m->place, l);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
 }

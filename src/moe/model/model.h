@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "base/pf_cancel.h"
+#include "base/pf_lock.h"
 #include "gguf/gguf.h"
 #include "backend/backend.h"
 #include "draft/gate.h"
@@ -337,7 +338,7 @@ struct pf_model {
 
     struct pf_row_prices row_prices;      /* what steps take by their rows; under the step lock */
     struct pf_work *work;                 /* session/work.h: inputs and activations of a step; NULL: no session open */
-    pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
+    struct pf_lock  step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
     _Atomic int64_t last_n_ctx;           /* of the session that was opened last */
     _Atomic uint64_t n_steps, n_tokens, step_ns, far_bytes;

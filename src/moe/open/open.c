@@ -399,7 +399,7 @@ static pf_status open_one(pf_model **out, const char *path, const struct pf_mode
         PF_FAIL(PF_ENOMEM, "no memory to open %s", path);
     m->is_nextn = nextn;
     m->is_beside = whole != NULL;
-    pthread_mutex_init(&m->step_lock, NULL);
+    pf_lock_init(&m->step_lock);
     pthread_mutex_init(&m->identity_lock, NULL);
     m->log = o.log;
     m->log_ctx = o.log_ctx;
@@ -495,7 +495,7 @@ void pf_model_close(pf_model **mp)
     pf_free(m->all_layers);
     pf_free(m->used);
     pf_free(m->tmpl_error);
-    pthread_mutex_destroy(&m->step_lock);
+    pf_lock_destroy(&m->step_lock);
     pthread_mutex_destroy(&m->identity_lock);
     pf_free(m);
     *mp = NULL;

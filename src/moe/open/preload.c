@@ -96,9 +96,9 @@ pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn
         PF_TRY(preload(place, layers ? layers[i] : -1, &p));
     if (layers)
         return PF_OK;
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_status st = pf_place_fill(m->place);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     return st == PF_EDEVICE ? PF_OK : st;
 }
 

@@ -106,14 +106,14 @@ static void draft(struct pf_piece *pieces, int n, int singles)
         room = pieces[i].s->opts.n_batch > room ? pieces[i].s->opts.n_batch : room;
     for (int i = 0; i < n; i++)
         room -= (int64_t)pieces[i].n;
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     for (int i = 0; i < singles && !pf_watch_any(m); i++)
         if (pieces[i].s->n_sources) {
             add_drafts(&pieces[i], rows, room > 0 ? (int)room : 0);
             rows += pieces[i].n_drafts;
             room -= pieces[i].n_drafts;
         }
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
 }
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static int n_drafts_of(const struct pf_piece *pieces, int n)
 static void account(struct pf_piece *pieces, int n, int drafts, double ns)
 {
     struct pf_model *m = pieces->s->m;
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     double alone = drafts ? pf_price_of(&m->row_prices, n) : ns,
            price = drafts ? pf_price_expected(&m->row_prices, n + drafts) : ns;
     bool begins = pf_prices_begin(&m->row_prices, n + drafts);
@@ -158,7 +158,7 @@ static void account(struct pf_piece *pieces, int n, int drafts, double ns)
                             alone + part * (price - alone), begins);
         }
     }
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     if (drafts == 0)
         return;
     atomic_fetch_add(&m->drafts.drafted, (uint64_t)drafts);

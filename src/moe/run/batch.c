@@ -272,13 +272,13 @@ static bool make_at_once(struct pf_piece *p, pf_status *st)
 {
     struct pf_model *m = p->s->m;
     struct several v = { .n = 0 };
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     *st = pf_session_follow(p->s);
     if (*st == PF_OK)
         gather_several(p, &v);
     if (v.n > 1)
         *st = run_several(&v);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     if (v.n < 2)
         return false;
     pf_state_abandon(p->s, pf_part_end(&v.parts[v.n - 1]));
@@ -412,23 +412,23 @@ static int n_to_do(const struct pf_piece *pieces, int n)
 static pf_status follow(struct pf_session *s)
 {
     struct pf_model *m = s->m;
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_status st = pf_session_follow(s);
     st = st == PF_OK ? pf_settle(s) : st;
     if (st == PF_EDEVICE && pf_model_leave_device(m))
         st = pf_session_follow(s);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     return st;
 }
 
 static pf_status make_one(struct pf_piece *pieces, int n)
 {
     struct pf_model *m = pieces->s->m;
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_status st = step_of(pieces, n);
     if (st == PF_EDEVICE && pf_model_leave_device(m))
         st = PF_OK;
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     return st;
 }
 

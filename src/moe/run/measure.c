@@ -47,10 +47,10 @@ pf_status pf_model_measure(pf_model *m)
     pf_status st = measure(s);
     pf_place_measure(m->place, false);
     pf_session_close(&s);
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_place_use_room(m->place);         /* the cache gave some of its memory to the session */
     st = st < 0 ? st : pf_place_fill(m->place);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     pf_stats_reset(m);
     return st;
 }

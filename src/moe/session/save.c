@@ -68,12 +68,12 @@ static pf_status fill_header(const pf_session *s, struct save_header *h)
                                .long_rope = pf_session_rope(s) != &s->m->rope, .n_tokens = (uint64_t)s->pos };
     memcpy(h->magic, magic, sizeof magic);
     PF_TRY(pf_model_identity(s->m, &h->identity));
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     if (pf_session_is_here(s) && s->computed > 0) {
         h->computed = (uint64_t)(pf_state_behind(s) > 0 ? s->next_holds : s->computed);
         h->held_from = (uint64_t)s->held_from;
     }
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
     return PF_OK;
 }
 
@@ -304,9 +304,9 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
 static pf_status begin_load(pf_session *s, struct pf_digest *identity)
 {
     PF_TRY(pf_model_identity(s->m, identity));
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     pf_status st = pf_session_follow(s);
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
     return st;
 }
 

@@ -20,21 +20,21 @@ typedef pf_status move_fn(pf_backend *b, void *to, const void *from, size_t byte
 
 static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, void *to, const void *from, size_t bytes)
 {
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     pf_status st = fn(b, to, from, bytes);
     st = st == PF_OK ? b->ops->finish(b) : st;
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
     return st;
 }
 
 /* Far memory is the host's own once the device has done what was asked of it. */
 static pf_status move_far(const struct pf_session *s, pf_backend *b, void *to, const void *from, size_t bytes)
 {
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     pf_status st = b->ops->finish(b);
     if (st == PF_OK)
         memcpy(to, from, bytes);
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
     return st;
 }
 
@@ -50,10 +50,10 @@ static pf_status move_piece(struct pf_save_stream *f, const struct pf_session *s
                           : move(s, u->backend, ops->download, f->piece, p, bytes);
     if (st != PF_EDEVICE)
         return st;
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     if (pf_session_is_here(s))               /* otherwise another session has left it */
         pf_model_leave_device(s->m);
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
     memset(f->piece, 0, PF_SAVE_PIECE);
     f->lost = true;
     return PF_OK;

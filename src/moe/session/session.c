@@ -63,12 +63,12 @@ void pf_session_close(pf_session **sp)
     if (!s)
         return;
     struct pf_model *m = s->m;
-    pthread_mutex_lock(&m->step_lock);       /* another session's step may run */
+    pf_lock_take(&m->step_lock);       /* another session's step may run */
     pf_crew_tell_close(s);
     close_buffers(s);
     if (atomic_fetch_sub(&m->n_sessions, 1) == 1)
         pf_work_close(m);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     for (int i = 0; i < s->n_sources; i++)
         pf_drafter_close(s->sources[i].drafter);
     pf_free(s->kv);
@@ -296,10 +296,10 @@ static pf_status open_with_room(struct pf_session *s)
 /* A session that has no room on its cards has what visits take of the last one. */
 static bool give_way(pf_model *m, pf_status st)
 {
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     struct pf_placement *p = m->place;
     bool gave = st == PF_ENOMEM && p && p->visits && pf_visits_give_way(p->visits);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     return gave;
 }
 
@@ -320,9 +320,9 @@ static bool leave_device(pf_model *m, pf_status st, bool only)
 {
     if (st != PF_EDEVICE && !(st == PF_ENOMEM && only))
         return false;
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     bool left = pf_model_leave_device(m);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     return left;
 }
 
@@ -350,11 +350,11 @@ pf_status pf_session_open_so(struct pf_session **out, struct pf_model *m, const 
     s->window = pf_widest_window(m);
     s->ring_positions = pf_ring_positions(m, o);
     atomic_fetch_add(&m->n_sessions, 1);
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_status st = open_with_room(s);
     st = st == PF_OK ? pf_crew_fit(m) : st;
     st = st == PF_OK ? pf_crew_tell_open(s) : st;
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     if (st < 0)
         pf_session_close(&s);
     else

@@ -93,9 +93,9 @@ void pf_state_keep(struct pf_session *s, int64_t pos)
     struct pf_checkpoint *c = at_hand(s, pos) ? place_for(s, pos) : NULL;
     if (!c)
         return;
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     keep_in(s, c, pos, true);
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
 }
 
 bool pf_state_can_cut(const struct pf_model *m)
@@ -189,10 +189,10 @@ void pf_state_settled(struct pf_session *s)
 
 static void undo(struct pf_session *s)
 {
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     pf_crew_tell_state(s, PF_TOLD_SWAP, 0, 0, false);
     pf_state_swap(s);
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
 }
 
 void pf_state_abandon(struct pf_session *s, int64_t end)
@@ -230,7 +230,7 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     s->held_from = s->window > 0 && s->computed > s->window ? s->computed - s->window : 0;
     if (!best)
         return;
-    pthread_mutex_lock(&s->m->step_lock);
+    pf_lock_take(&s->m->step_lock);
     pf_state_copy_kept(s, (int)(best - s->checkpoints), s->computed, true, false);
-    pthread_mutex_unlock(&s->m->step_lock);
+    pf_lock_give(&s->m->step_lock);
 }

@@ -151,11 +151,11 @@ pf_status pf_trace_set(pf_model *m, const struct pf_trace_opts *o)
     if (o->stages >> PF_N_STAGES || (o->stages && !o->fn))
         PF_FAIL(PF_EINVAL, "stages is 0x%x: %s", o->stages,
                 o->fn ? "there are no such stages" : "there is no function to show them to");
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     pf_status st = stop(m), started = start(m, o);
     if (started < 0)
         pf_trace_writer_close(&m->watch.writer);
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     return started < 0 ? started : st;
 }
 
@@ -164,7 +164,7 @@ pf_status pf_trace_counts(pf_model *m, int layer, uint64_t *counts, int cap, int
     *n = 0;
     if (layer < 0 || layer >= m->n_layer)
         PF_FAIL(PF_EINVAL, "there is no layer %d; the model has 0 to %d", layer, m->n_layer - 1);
-    pthread_mutex_lock(&m->step_lock);
+    pf_lock_take(&m->step_lock);
     const struct pf_watch *t = &m->watch;
     if (m->layers[layer].is_moe && t->counts)
         *n = m->n_expert;
@@ -172,7 +172,7 @@ pf_status pf_trace_counts(pf_model *m, int layer, uint64_t *counts, int cap, int
         counts[x] = t->counts[(size_t)m->layers[layer].moe.ordinal * (size_t)m->n_expert + (size_t)x];
     if (n_tokens)
         *n_tokens = t->n_tokens;
-    pthread_mutex_unlock(&m->step_lock);
+    pf_lock_give(&m->step_lock);
     if (*n > cap)
         PF_FAIL(PF_ESPACE, "there are %d experts, and room for %d counts", *n, cap);
     return PF_OK;
