@@ -267,20 +267,16 @@ static pf_status run_several(struct several *v)
 }
 
 /* Makes as many steps of the piece as can be made at once. False: none, and *st says nothing. Where a copy, a card or a
- * number was bad, single steps find out which step it was, and how to go on. */
+ * number was bad, single steps find out which step it was, and how to go on. With the step lock held. */
 static bool make_at_once(struct pf_piece *p, pf_status *st)
 {
-    struct pf_model *m = p->s->m;
     struct several v = { .n = 0 };
-    pf_lock_take(&m->step_lock);
     *st = pf_session_follow(p->s);
     if (*st == PF_OK)
         gather_several(p, &v);
-    if (v.n > 1)
-        *st = run_several(&v);
-    pf_lock_give(&m->step_lock);
     if (v.n < 2)
         return false;
+    *st = run_several(&v);
     pf_state_abandon(p->s, pf_part_end(&v.parts[v.n - 1]));
     p->one_by_one = *st == PF_EDEVICE || *st == PF_ENUMERIC;
     return !p->one_by_one;
@@ -311,7 +307,7 @@ static pf_status step_of(struct pf_piece *pieces, int n)
     return PF_OK;
 }
 
-/* ---- The way of a piece ------------------------------------------------------------------------------------------ */
+/* ---- The way of a piece: with the step lock held ----------------------------------------------------------------- */
 
 /* Where a conversation may be taken up again, checkpoints are made, if there are any: where the tokens begin, unless
  * the last one is little before that; where they end; and a little before that, since what a template puts in front of
@@ -412,46 +408,52 @@ static int n_to_do(const struct pf_piece *pieces, int n)
 static pf_status follow(struct pf_session *s)
 {
     struct pf_model *m = s->m;
-    pf_lock_take(&m->step_lock);
     pf_status st = pf_session_follow(s);
     st = st == PF_OK ? pf_settle(s) : st;
     if (st == PF_EDEVICE && pf_model_leave_device(m))
         st = pf_session_follow(s);
-    pf_lock_give(&m->step_lock);
     return st;
 }
 
-static pf_status make_one(struct pf_piece *pieces, int n)
+static pf_status begin(struct pf_piece *p)
 {
-    struct pf_model *m = pieces->s->m;
-    pf_lock_take(&m->step_lock);
-    pf_status st = step_of(pieces, n);
-    if (st == PF_EDEVICE && pf_model_leave_device(m))
-        st = PF_OK;
-    pf_lock_give(&m->step_lock);
+    pf_lock_take(&p->s->m->step_lock);
+    pf_status st = follow(p->s);
+    if (st == PF_OK)
+        begin_piece(p);
+    pf_lock_give(&p->s->m->step_lock);
     return st;
 }
 
 /* A step of all pieces that are not done, or several of the only one. A lost device is left: the step is to be made
  * again. */
-static pf_status run_step(struct pf_piece *pieces, int n)
+static pf_status make(struct pf_piece *pieces, int n)
 {
     pf_status st;
     if (n > 1 || !make_at_once(pieces, &st))
-        st = make_one(pieces, n);
+        st = step_of(pieces, n);
+    if (st == PF_EDEVICE && pf_model_leave_device(pieces->s->m))
+        st = PF_OK;
     for (int i = 0; st == PF_OK && i < n; i++)
         go_on(&pieces[i]);
+    return st;
+}
+
+static pf_status run_step(struct pf_piece *pieces, int n)
+{
+    struct pf_model *m = pieces->s->m;
+    pf_lock_take(&m->step_lock);
+    pf_status st = make(pieces, n);
+    pf_lock_give(&m->step_lock);
     return st;
 }
 
 void pf_append(struct pf_piece *pieces, int n)
 {
     for (int i = 0; i < n; i++) {
-        pf_status st = pieces[i].done ? PF_OK : follow(pieces[i].s);
+        pf_status st = pieces[i].done ? PF_OK : begin(&pieces[i]);
         if (st < 0)
             pf_piece_fail(&pieces[i], st);
-        else if (!pieces[i].done)
-            begin_piece(&pieces[i]);
     }
     for (int left; (left = n_to_do(pieces, n)) > 0;) {
         bool went_well = left > 1 && run_step(pieces, n) == PF_OK;

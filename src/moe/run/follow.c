@@ -149,8 +149,10 @@ static bool guess_all(struct follower *f, int n)
     struct pf_session *own = f->own;
     int64_t end = f->base.n;
     catch_up(f, end);
+    pf_lock_take(&own->m->step_lock);
     if (own->m->recurrent)                   /* which is gone back to */
         pf_state_keep(own, end);
+    pf_lock_give(&own->m->step_lock);
     for (int i = 0; !f->failed && i < n; i++) {
         f->proposed[i] = likeliest(pf_session_logits(own), own->m->n_vocab);
         if (i + 1 == n)

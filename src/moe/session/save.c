@@ -370,7 +370,9 @@ static pf_status load(pf_session *s, struct pf_save_stream *f)
         s->held_from = (int64_t)held_from;
     }
     pf_ring_advance(s, 0);
+    pf_lock_take(&s->m->step_lock);
     pf_state_keep(s, s->computed);           /* from here a conversation may be taken up more than once */
+    pf_lock_give(&s->m->step_lock);
     return PF_OK;
 }
 

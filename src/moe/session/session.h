@@ -144,7 +144,8 @@ float *pf_state_before(const struct pf_session *s, int il);
 float *pf_state_after(const struct pf_session *s, int il);
 void pf_state_begin(struct pf_session *s, int rows);         /* before a step of so many rows, come what may */
 void pf_state_commit(struct pf_session *s, int rows);        /* after a step that succeeded */
-void pf_state_keep(struct pf_session *s, int64_t pos);       /* makes a checkpoint at pos, if its state is at hand */
+void pf_state_keep(struct pf_session *s, int64_t pos);       /* makes a checkpoint at pos, if its state is at hand; with
+                                                                the step lock held */
 /* Steps that come to position pos, or go past it, are to make a checkpoint of what is before it: a step's first
  * pf_state_cut rows (0: all of them, as it does not go past) leave a layer's state in pf_state_between, and the others
  * go on from there. Another checkpoint gives way at once. Only of models of which pf_state_can_cut is true. 0: none
@@ -153,9 +154,9 @@ bool pf_state_can_cut(const struct pf_model *m);
 void pf_state_plan(struct pf_session *s, int64_t pos);
 int  pf_state_cut(const struct pf_session *s, int rows);
 float *pf_state_between(const struct pf_session *s, int il);
-void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
+void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos; takes the step lock if pos > 0 */
 /* Steps up to position `end` may have written rows that are not committed: where they took the place of something that
- * the next step sees, computed becomes less. Not of recurrent models. Takes the step lock, as rewinding does. */
+ * the next step sees, computed becomes less. Not of recurrent models. With the step lock held. */
 void pf_state_abandon(struct pf_session *s, int64_t end);
 /* What commits and rewinding do with memory: `next` becomes the state, and the state `next`; checkpoint number i is
  * made of pos positions, or taken back, with the state or windows alone. With the step lock held. */

@@ -91,11 +91,8 @@ static void keep_in(struct pf_session *s, struct pf_checkpoint *c, int64_t pos, 
 void pf_state_keep(struct pf_session *s, int64_t pos)
 {
     struct pf_checkpoint *c = at_hand(s, pos) ? place_for(s, pos) : NULL;
-    if (!c)
-        return;
-    pf_lock_take(&s->m->step_lock);
-    keep_in(s, c, pos, true);
-    pf_lock_give(&s->m->step_lock);
+    if (c)
+        keep_in(s, c, pos, true);
 }
 
 bool pf_state_can_cut(const struct pf_model *m)
@@ -195,14 +192,8 @@ static void undo(struct pf_session *s)
     pf_lock_give(&s->m->step_lock);
 }
 
-void pf_state_abandon(struct pf_session *s, int64_t end)
-{
-    int64_t pos = s->computed;
-    s->computed = end;
-    pf_state_rewind(s, pos);
-}
-
-void pf_state_rewind(struct pf_session *s, int64_t pos)
+/* Makes computed <= pos, but for the memory of a checkpoint that is to be taken back for it. NULL: none is. */
+static const struct pf_checkpoint *cut(struct pf_session *s, int64_t pos)
 {
     const struct pf_checkpoint *best = NULL;
     for (int i = 0; i < s->n_checkpoints; i++) {
@@ -213,24 +204,44 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
             best = c;
     }
     if (s->computed <= pos)
-        return;
+        return NULL;
     bool holds = s->m->recurrent && s->next_holds > 0 && pf_ring_holds(s, pos), undoes = holds && pos == s->next_holds;
     if (holds && s->inputs_kept && pos > s->next_holds) {
         s->computed = pos;                   /* the state follows when it is wanted */
-        return;
+        return NULL;
     }
     s->next_holds = 0;
     if (undoes)
         undo(s);
     if (undoes || at_hand(s, pos)) {
         s->computed = s->state_holds = pos;
-        return;
+        return NULL;
     }
     s->computed = s->state_holds = best ? best->pos : 0;
     s->held_from = s->window > 0 && s->computed > s->window ? s->computed - s->window : 0;
-    if (!best)
+    return best;
+}
+
+static void take_back(const struct pf_session *s, const struct pf_checkpoint *c)
+{
+    pf_state_copy_kept(s, (int)(c - s->checkpoints), s->computed, true, false);
+}
+
+void pf_state_rewind(struct pf_session *s, int64_t pos)
+{
+    const struct pf_checkpoint *c = cut(s, pos);
+    if (!c)
         return;
     pf_lock_take(&s->m->step_lock);
-    pf_state_copy_kept(s, (int)(best - s->checkpoints), s->computed, true, false);
+    take_back(s, c);
     pf_lock_give(&s->m->step_lock);
+}
+
+void pf_state_abandon(struct pf_session *s, int64_t end)
+{
+    int64_t pos = s->computed;
+    s->computed = end;
+    const struct pf_checkpoint *c = cut(s, pos);
+    if (c)
+        take_back(s, c);
 }
