@@ -8,6 +8,7 @@
  *        rings: such prompts, cancelled, with more than 256 tokens
  *        77: there are not two GPUs */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -169,6 +170,48 @@ static void test_following(pf_model *m, int n_batch, const char *name)
     pf_session_close(&s);
 }
 
+struct beside {
+    pf_session *s;
+    atomic_bool ends;
+    int         n_tokens;
+};
+
+/* One token after the other, as long as the other thread's prompts last. */
+static void *decode(void *arg)
+{
+    struct beside *b = arg;
+    for (int i = 0; !atomic_load(&b->ends); i = (i + 1) % 8, b->n_tokens++) {
+        CHECK(i > 0 || pf_session_rewind(b->s, 0) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_session_eval(b->s, tokens + i, 1, 0) == PF_OK, "beside a prompt: %s", pf_last_error());
+        compare(pf_session_logits(b->s), i, "a token beside a prompt");
+    }
+    return NULL;
+}
+
+/* Prompts in several steps beside a session of another thread, whose steps come in between, and one that does nothing;
+ * sessions open and close meanwhile. */
+static void test_beside(pf_model *m, int n_batch, const char *name)
+{
+    enum { PROMPTS = 4 };
+    pf_session *s = open_session_on(m, n_batch), *idle = open_session_on(m, 512);
+    struct beside b = { .s = open_session_on(m, n_batch) };
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, decode, &b) == 0, "%s: there is no thread", name);
+    for (int i = 0; i < PROMPTS; i++) {
+        CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_session_eval(s, tokens, (size_t)n_tokens, 0) == PF_OK, "%s: %s", name, pf_last_error());
+        compare(pf_session_logits(s), n_tokens - 1, name);
+        pf_session_close(&idle);
+        idle = open_session_on(m, 512);
+    }
+    atomic_store(&b.ends, true);
+    pthread_join(thread, NULL);
+    CHECK(b.n_tokens > PROMPTS, "%s: %d tokens beside %d prompts", name, b.n_tokens, PROMPTS);
+    pf_session_close(&s);
+    pf_session_close(&idle);
+    pf_session_close(&b.s);
+}
+
 static void test_gpus(int n_gpus, bool uneven, bool shared)
 {
     char name[64];
@@ -190,9 +233,11 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     CHECK(shared == (stats.vram_transit_bytes > 0), "%s: %llu bytes for transfers", name,
           (unsigned long long)stats.vram_transit_bytes);
     CHECK(pf_model_info(m)->n_gpus > 0, "%s: it ended on %s", name, pf_model_info(m)->backend);
+    test_following(m, 3, name);
     pf_session_close(&a);
     pf_session_close(&b);
     test_following(m, 3, name);
+    test_beside(m, 3, name);
     pf_model_close(&m);
 }
 
@@ -209,9 +254,18 @@ static void *cancel_later(void *arg)
     return NULL;
 }
 
+/* What is kept of a prompt in steps of n_batch rows: of an eval nothing, of a sync the steps that were through. */
+static void check_kept(pf_session *s, int first, int n_batch, bool syncs, const char *name)
+{
+    int pos = (int)pf_session_pos(s);
+    CHECK(syncs ? (pos - first) % n_batch == 0 : pos == first, "%s: %d of %d tokens are kept", name, pos, n_tokens);
+    CHECK(pf_session_logits(s) == NULL && memcmp(pf_session_tokens(s), tokens, (size_t)pos * sizeof *tokens) == 0,
+          "%s: other tokens", name);
+}
+
 /* A prompt that is cancelled some time after it has begun, or after its first part, goes on from where the session says
- * that it is. True: it ended sooner, and the session's next step is what is cancelled. */
-static bool test_cancelled(pf_session *s, int first, unsigned us)
+ * that it is. *kept: the most that was kept of it. True: it ended sooner. */
+static bool test_cancelled(pf_session *s, int first, int n_batch, bool syncs, unsigned us, int *kept)
 {
     struct cancelling c = { s, us };
     pthread_t thread;
@@ -220,29 +274,48 @@ static bool test_cancelled(pf_session *s, int first, unsigned us)
     CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
     CHECK(first == 0 || pf_session_eval(s, tokens, (size_t)first, 0) == PF_OK, "%s", pf_last_error());
     CHECK(pthread_create(&thread, NULL, cancel_later, &c) == 0, "%s: there is no thread", name);
-    pf_status st = pf_session_eval(s, tokens + first, (size_t)(n_tokens - first), 0);
+    pf_status st = syncs ? pf_session_sync(s, tokens, (size_t)n_tokens, NULL)
+                         : pf_session_eval(s, tokens + first, (size_t)(n_tokens - first), 0);
     pthread_join(thread, NULL);
     CHECK(st == PF_OK || st == PF_ECANCEL, "%s: %s", name, pf_last_error());
-    if (st == PF_OK)
+    if (st == PF_OK) {
+        pf_session_eval(s, tokens, 1, 0);    /* which the cancelling means, if it came too late */
         return true;
+    }
+    check_kept(s, first, n_batch, syncs, name);
     int pos = (int)pf_session_pos(s);
+    *kept = pos - first > *kept ? pos - first : *kept;
     CHECK(pf_session_eval(s, tokens + pos, (size_t)(n_tokens - pos), 0) == PF_OK, "%s: %s", name, pf_last_error());
     compare(pf_session_logits(s), n_tokens - 1, name);
     return false;
 }
 
-/* Where cards share experts with the CPU, steps of more than 16 rows. */
+/* At all times of a prompt of several steps, with another session open. */
+static void test_cancelling(pf_model *m, int n_batch)
+{
+    pf_session *s = open_session_on(m, n_batch), *idle = open_session_on(m, n_batch);
+    int kept = 0;
+    for (unsigned us = 2000; s && !test_cancelled(s, 0, n_batch, false, us, &kept); us *= 2)
+        ;
+    for (unsigned us = 2000; s && !test_cancelled(s, 0, n_batch, true, us, &kept); us += us / 2)
+        ;
+    CHECK(kept > 0 || n_tokens < 3 * n_batch, "nothing is kept of a prompt that was cancelled");
+    pf_session_close(&idle);
+    pf_session_close(&s);
+}
+
+/* Where cards share experts with the CPU, steps of more than 16 rows; where they have all of them, too. */
 static void test_pipeline(int n_gpus)
 {
-    pf_model *m = open_on(n_gpus, false, true);
-    if (!m)
+    pf_model *m = open_on(n_gpus, false, true), *whole = open_on(n_gpus, false, false);
+    if (!m || !whole)
         return;
     test_following(m, 17, "one step behind the other");
     test_following(m, 40, "one step behind the other");
-    pf_session *s = open_session_on(m, 17);
-    for (unsigned us = 2000; s && !test_cancelled(s, 0, us); us *= 2)
-        ;
-    pf_session_close(&s);
+    test_beside(m, 17, "steps on several cards beside another thread's");
+    test_cancelling(m, 17);
+    test_cancelling(whole, 17);
+    pf_model_close(&whole);
     CHECK(pf_model_info(m)->n_gpus > 1, "it ended on %s", pf_model_info(m)->backend);
     pf_model_close(&m);
 }
@@ -252,7 +325,10 @@ static void test_rings(int n_gpus)
 {
     pf_model *m = open_on(n_gpus, false, true);
     pf_session *s = m ? open_session_of(m, RING_CTX, 60) : NULL;
-    for (unsigned us = 1000; s && !test_cancelled(s, 45, us); us *= 8)
+    int kept = 0;
+    for (unsigned us = 1000; s && !test_cancelled(s, 45, 60, false, us, &kept); us *= 8)
+        ;
+    for (unsigned us = 1000; s && !test_cancelled(s, 45, 60, true, us, &kept); us *= 8)
         ;
     pf_session_close(&s);
     pf_model_close(&m);

@@ -181,20 +181,21 @@ static bool has_cards(const struct pf_session *s)
     return p->cut.n_more > 0 && !p->lost && s->n_units == pf_place_n_cards(p);
 }
 
-/* Whether nobody wants anything between steps of the session. */
-static bool is_alone(const struct pf_session *s)
+/* Whether somebody wants what a step of the session has made before the next one begins. */
+static bool is_watched(const struct pf_session *s)
 {
-    return atomic_load(&s->m->n_sessions) == 1 && !s->hidden && !pf_watch_any(s->m);
+    return s->hidden || pf_watch_any(s->m);
 }
 
 /* Whether the step is one of a prompt that several cards or processes compute, one after the other, and not its last:
  * then the next one can begin on the first while the others are still at work. No other session's step may come
- * between. */
-static bool may_follow(const struct pf_step *t)
+ * between, so the step lock is held meanwhile: not if anyone waits for it. */
+static bool may_follow(const struct pf_step *t, const struct pf_piece *p)
 {
-    const struct pf_session *s = t->parts->s;
+    const struct pf_session *s = p->s;
     bool ranks = t->m->crew && !pf_crew_by_rows(t->m), cards = has_cards(s) && !s->m->place->experts_apart;
-    return t->n_logits == 0 && (cards || ranks) && is_alone(s);
+    bool is_last = t->n_logits > 0 || pf_part_end(t->parts) == p->stop;
+    return !is_last && (cards || ranks) && !is_watched(s) && !pf_lock_is_wanted(&t->m->step_lock);
 }
 
 static void commit(const struct pf_part *p, uint64_t ns)
@@ -221,7 +222,7 @@ static void gather_several(const struct pf_piece *p, struct several *out)
     struct pf_model *m = s->m;
     int most = s->ring_positions ? PF_PIPELINE_RING_STEPS : PF_PIPELINE_STEPS;
     out->n = 0;
-    if (p->one_by_one || m->crew || m->recurrent || !has_cards(s) || !m->place->experts_apart || !is_alone(s))
+    if (p->one_by_one || m->crew || m->recurrent || !has_cards(s) || !m->place->experts_apart || is_watched(s))
         return;
     for (int64_t from = s->computed; from < p->stop && out->n < most;) {
         struct pf_part *part = &out->parts[out->n];
@@ -250,13 +251,12 @@ static pf_status make_several(struct several *v, int *n_done, uint64_t *ns)
     return st;
 }
 
-/* Evaluates them, and commits those that were through when one was cancelled. */
+/* Evaluates them, and commits those that were through when one was cancelled, or when somebody waited. */
 static pf_status run_several(struct several *v)
 {
     struct pf_session *s = v->parts->s;
     int n_done;
     uint64_t ns;
-    pf_state_begin(s, (int)(pf_part_end(&v->parts[v->n - 1]) - s->computed));
     pf_status st = make_several(v, &n_done, &ns), unchanged = pf_gguf_unchanged(s->m->file);
     for (int i = 0; i < n_done && unchanged == PF_OK; i++) {
         commit(&v->parts[i], ns);
@@ -294,7 +294,7 @@ static pf_status step_of(struct pf_piece *pieces, int n)
     gather(pieces, n, parts, &t);
     for (int i = 0; i < t.n_parts; i++)
         pf_state_begin(parts[i].s, parts[i].rows);
-    t.follows = n == 1 && may_follow(&t);
+    t.follows = n == 1 && may_follow(&t, pieces);
     uint64_t ns;
     pf_status st = pf_step_make(&t, &ns);
     PF_TRY(pf_gguf_unchanged(t.m->file));        /* whatever st is: the weights may have been others than before */
@@ -439,11 +439,16 @@ static pf_status make(struct pf_piece *pieces, int n)
     return st;
 }
 
+/* A step, and those that follow while cards are still at work on the one before: when others get the lock none is. */
 static pf_status run_step(struct pf_piece *pieces, int n)
 {
     struct pf_model *m = pieces->s->m;
     pf_lock_take(&m->step_lock);
     pf_status st = make(pieces, n);
+    while (st == PF_OK && pf_forward_is_open(m))
+        st = make(pieces, n);
+    if (st < 0)
+        st = pf_forward_close(pieces->s, st);
     pf_lock_give(&m->step_lock);
     return st;
 }

@@ -55,5 +55,10 @@ pf_status pf_step_make(struct pf_step *t, uint64_t *ns);
 /* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the model's buffers;
  * commits nothing. */
 pf_status pf_forward(struct pf_step *t);
+/* Whether the last step has left cards or processes at work: pf_step.follows. The step lock is held until they are not,
+ * by the steps that follow, or, where the last of these failed with st, by close, which waits for them: if what they
+ * did was bad, the session has computed nothing. Returns st, for the reason that pf_last_error has. */
+bool      pf_forward_is_open(const struct pf_model *m);
+pf_status pf_forward_close(struct pf_session *s, pf_status st);
 
 #endif

@@ -388,12 +388,8 @@ static pf_status lead_layers(struct pf_step *t)
 static pf_status lead(struct pf_step *t)
 {
     t->back = first_wanted(t);
-    pf_status st = lead_layers(t);
-    char why[512];
-    snprintf(why, sizeof why, "%s", st < 0 ? pf_last_error() : "");
-    PF_TRY(pf_crew_take_owed(t->m));         /* in any case: what is computed next may be of another session */
-    if (st < 0)
-        PF_FAIL(st, "%s", why);
+    PF_TRY(lead_layers(t));
+    PF_TRY(pf_crew_take_owed(t->m));
     PF_TRY(pf_crew_tell_step(t));
     PF_TRY(pf_crew_hand_on(t, PF_OK));
     t->m->crew->owes = t->follows;
@@ -571,6 +567,29 @@ static pf_status run_to_end(struct pf_step *t)
     PF_TRY(finished);
     PF_TRY(pf_step_check(t));
     return pf_watch_done(t);
+}
+
+bool pf_forward_is_open(const struct pf_model *m)
+{
+    return m->work && m->work->is_open;
+}
+
+/* Of processes an answer may be owed although no card is at work. */
+pf_status pf_forward_close(struct pf_session *s, pf_status st)
+{
+    struct pf_model *m = s->m;
+    char why[1024];
+    bool is_bad = false;
+    snprintf(why, sizeof why, "%s", pf_last_error());
+    for (const struct pf_unit *u = s->units; pf_forward_is_open(m) && u < s->units + s->n_units; u++)
+        is_bad |= u->backend->ops->finish(u->backend) < 0;
+    if (m->work)
+        m->work->is_open = false;
+    if (m->crew)
+        is_bad |= pf_crew_take_owed(m) < 0;
+    if (is_bad)
+        pf_state_rewind(s, 0);
+    return pf_fail(st, "%s", why);
 }
 
 pf_status pf_forward(struct pf_step *t)

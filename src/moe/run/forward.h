@@ -31,10 +31,11 @@ pf_status pf_step_leave(struct pf_step *t);
 pf_status pf_step_check(const struct pf_step *t);
 
 /* pipeline.c: n steps of a session, of a part each, one behind the other, on several cards at once. *n_done: so many of
- * the first are through; all, or, if it was cancelled, fewer, or none. Reads and writes what pf_forward does, commits
- * nothing. takes: whether the part can be one of these. */
+ * the first are through; all, or fewer if another thread waits for the step lock, one at least; if it was cancelled, as
+ * many as were through by then. Reads and writes what pf_forward does, commits nothing. takes: whether the part can be
+ * one of these. */
 enum {
-    PF_PIPELINE_STEPS = 16,                  /* at most: a session that opens waits until they are through */
+    PF_PIPELINE_STEPS = 16,                  /* at most: of 17 rounds all but two are of two cards */
     PF_PIPELINE_RING_STEPS = 4               /* where windows have rings: checkpoints are made behind them */
 };
 bool      pf_pipeline_takes(const struct pf_part *p);

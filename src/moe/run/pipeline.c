@@ -9,7 +9,8 @@
  *                                                                host             0, a, 1, a + 1, 2, ..
  *
  * x goes on to the next card between two rounds. Nothing is committed on the way: keys and values of all these steps
- * lie past `computed`. Everything belongs to the thread that holds the step lock. */
+ * lie past `computed`. Everything belongs to the thread that holds the step lock; if others wait for it, no more steps
+ * begin, and those that have begun go on to the last card. */
 #include <stdio.h>
 
 #include "backend/share.h"
@@ -25,7 +26,7 @@ bool pf_pipeline_takes(const struct pf_part *p)
 
 struct pipeline {
     struct pf_step *steps;
-    int             n, round;
+    int             n, round;                /* n: all, or those that have begun if no more do */
 };
 
 static struct pf_model *model_of(const struct pipeline *p)
@@ -84,10 +85,18 @@ static pf_status finish_round(const struct pipeline *p)
     return st;
 }
 
+/* Its rows may take the place of others from here on. */
+static pf_status enter(struct pf_step *t)
+{
+    const struct pf_part *part = t->parts;
+    pf_state_begin(part->s, (int)(pf_part_end(part) - part->s->computed));
+    return pf_step_enter(t);
+}
+
 static pf_status run_turns(const struct pipeline *p)
 {
     if (step_on(p, 0))
-        PF_TRY(pf_step_enter(step_on(p, 0)));
+        PF_TRY(enter(step_on(p, 0)));
     for (int j = 0; j < most_layers(p); j++)
         for (int k = n_cards(p) - 1; k >= 0; k--)
             if (step_on(p, k))
@@ -122,6 +131,8 @@ static pf_status hand_on(const struct pipeline *p, int *n_done)
 static pf_status run_rounds(struct pipeline *p, int *n_done)
 {
     for (p->round = 0; *n_done < p->n; p->round++) {
+        if (p->round > 0 && p->round < p->n && pf_lock_is_wanted(&model_of(p)->step_lock))
+            p->n = p->round;
         PF_TRY(run_round(p));
         PF_TRY(hand_on(p, n_done));
         PF_TRY(finish_round(p));
@@ -148,5 +159,5 @@ pf_status pf_pipeline(struct pf_step *steps, int n, int *n_done)
     if (st < 0)
         PF_FAIL(st, "%s", why);
     PF_TRY(finished);
-    return pf_step_check(&steps[n - 1]);
+    return pf_step_check(&steps[p.n - 1]);
 }

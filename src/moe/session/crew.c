@@ -1,6 +1,7 @@
 /* See crew.h. */
 #include "moe/session/crew.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,15 +79,10 @@ static pf_status add(struct pf_crew *crew, struct pf_told *told, size_t more, vo
     return PF_OK;
 }
 
-/* Tells all that is to be told. A rank whose answer is owed hears nothing before it is taken. */
-static pf_status flush(struct pf_model *m)
+/* Tells all that is to be told. */
+static pf_status flush(struct pf_crew *crew)
 {
-    struct pf_crew *crew = m->crew;
-    pf_status owed = pf_crew_take_owed(m);
-    if (owed < 0) {
-        snprintf(crew->owed_why, sizeof crew->owed_why, "%s", pf_last_error());
-        crew->owed = owed;
-    }
+    assert(!crew->owes);
     uint64_t bytes = crew->used;
     memcpy(crew->message, &bytes, sizeof bytes);
     crew->used = 0;
@@ -142,7 +138,7 @@ pf_status pf_crew_tell_open(struct pf_session *s)
     PF_TRY(add(crew, &told, 0, NULL));
     crew->taken[number] = true;
     s->number = number;
-    PF_TRY(flush(s->m));
+    PF_TRY(flush(crew));
     return pf_crew_agree(crew, PF_OK);
 }
 
@@ -187,7 +183,7 @@ pf_status pf_crew_tell_step(const struct pf_step *t)
                                           .planned_pos = s->planned_pos };
         memcpy(tokens + p->first, s->tokens + s->computed, (size_t)p->rows * sizeof *tokens);
     }
-    return flush(t->m);
+    return flush(t->m->crew);
 }
 
 /* ---- x ----------------------------------------------------------------------------------------------------------- */
@@ -291,13 +287,11 @@ pf_status pf_crew_take(struct pf_step *t)
 pf_status pf_crew_take_owed(struct pf_model *m)
 {
     struct pf_crew *crew = m->crew;
-    struct fared fared = { .status = crew->owed };
-    memcpy(fared.why, crew->owed_why, sizeof fared.why);
-    crew->owed = PF_OK;
-    if (crew->owes) {
-        crew->owes = false;
-        PF_TRY(pf_ranks_receive(crew->ranks, crew->n - 1, &fared, sizeof fared));
-    }
+    struct fared fared;
+    if (!crew->owes)
+        return PF_OK;
+    crew->owes = false;
+    PF_TRY(pf_ranks_receive(crew->ranks, crew->n - 1, &fared, sizeof fared));
     return fared.status < 0 ? failed_before(crew->n - 1, &fared) : PF_OK;
 }
 
@@ -335,7 +329,7 @@ void pf_crew_close(struct pf_model *m)
     struct pf_told told = { .kind = PF_TOLD_END };
     if (!crew)
         return;
-    if (crew->rank == 0 && crew->is_together && add(crew, &told, 0, NULL) == PF_OK && flush(m) == PF_OK)
+    if (crew->rank == 0 && crew->is_together && add(crew, &told, 0, NULL) == PF_OK && flush(crew) == PF_OK)
         pf_crew_agree(crew, PF_OK);
     free_room(crew);
     pf_ranks_close(crew->ranks);

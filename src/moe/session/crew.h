@@ -70,8 +70,6 @@ struct pf_crew {
     char       *message;                     /* things to tell, or heard, one behind the other: */
     size_t      message_bytes, used, at;     /* room for them; all of them; what was heard up to there is done */
     bool        owes;                        /* rank 0: the answer to a step has not been taken yet */
-    pf_status   owed;                        /* how a step has fared whose answer was taken early */
-    char        owed_why[512];
     pf_backend *owner;                       /* of room */
     void       *room;                        /* a status and x, on their way from rank to rank */
     size_t      room_bytes;
@@ -109,7 +107,8 @@ void      pf_crew_tell_state(const struct pf_session *s, enum pf_told_kind kind,
 pf_status pf_crew_tell_step(const struct pf_step *t);
 void      pf_crew_note_commit(struct pf_model *m);
 
-/* By rank 0: waits for the answer that is owed, if any, and says how that step has fared, once. */
+/* By rank 0: waits for the answer that is owed, if any, and says how that step has fared. Before anything is told: a
+ * rank that owes hears nothing. */
 pf_status pf_crew_take_owed(struct pf_model *m);
 
 /* By the others: the next thing told, valid until the next call. Its parts, and the tokens of all parts. */

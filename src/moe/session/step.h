@@ -37,8 +37,9 @@ struct pf_step {
     enum pf_repeat_how    how;               /* if so: how rank 0 makes it, */
     bool                  hands_out;         /* and whether it downloads the logits with the layers */
     bool                  handed_out;        /* the logits were downloaded with the layers that they come from */
-    bool                  follows;           /* another step of its one session follows at once, and begins on the first
-                                                card while the others are still at work on this one */
+    bool                  follows;           /* another step of its one session follows at once, without giving the step
+                                                lock, and begins on the first card while the others are still at work on
+                                                this one */
 };
 
 /* One more than the last position of the part. */
