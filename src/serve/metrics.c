@@ -47,7 +47,7 @@ void metrics_print(const pf_model *m, struct buf *out)
         (double)metrics.prompt_us * 1e-6);
     put(out, "answer_seconds_total", "counter", "Time of generating, summed over requests.",
         (double)metrics.answer_us * 1e-6);
-    put(out, "steps_broken_off_total", "counter", "Steps of a prompt that was alone, ended for a request that came.",
+    put(out, "steps_broken_off_total", "counter", "Slices of a prompt that was alone, ended for a request that came.",
         (double)metrics.broken_off);
     put(out, "slots_yielded_total", "counter", "Slots that generations left to other clients' for a while.",
         (double)metrics.yielded);

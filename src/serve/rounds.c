@@ -3,18 +3,25 @@
 #include "serve/metrics.h"
 #include "serve/scheduler_impl.h"
 
-enum { LEAST_ROWS = 16, ALONE_ROWS = 512 };
+enum { LEAST_ROWS = 16, ALONE_ROWS = 512, STEPS_AT_ONCE = 16 };
 
-size_t sched_most_rows(const struct sched *s)
+/* Of a step. */
+static size_t most_rows(const struct sched *s)
 {
     return s->o.session.n_batch > 0 ? (size_t)s->o.session.n_batch : ALONE_ROWS;
+}
+
+size_t sched_lone_rows(const struct sched *s)
+{
+    bool by_layers = pf_model_info(s->o.m)->layout == PF_LAYOUT_LAYERS;
+    return by_layers ? STEPS_AT_ONCE * most_rows(s) : most_rows(s);
 }
 
 /* As many rows as the bound on pauses allows. */
 static size_t rows_of_a_pause(const struct sched *s)
 {
     double rows = s->row_s > 0 ? (double)s->o.pause_ms * 1e-3 / s->row_s : 0;
-    double most = (double)sched_most_rows(s);
+    double most = (double)most_rows(s);
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > most ? (size_t)most : (size_t)rows;
 }
 
@@ -81,12 +88,12 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
     }
 }
 
-/* A prompt that is alone takes steps of as many rows as are fastest, which may take longer than others are to wait. So
- * one is broken off when somebody comes who has a slot, a free one or by claim, and the step does not end by itself
- * soon. What it has computed is lost; the steps after that are short at first and double, so that a prompt gets on
- * however often it is disturbed: what is lost is never more than what was done since the last time. The end is far away
- * as long as nobody knows how long such steps take. A step that is no longer than a pause is not broken off for a
- * claim. */
+/* A prompt that is alone has slices of as many rows as are fastest, which may take longer than others are to wait. So
+ * one is broken off when somebody comes who has a slot, a free one or by claim, and the slice does not end by itself
+ * soon. Its steps that were through are kept; what was under way is lost, which may be all of it. Slices after that are
+ * short at first and double, so that a prompt gets on however often it is disturbed: what is lost is never more than
+ * what was done since the last time. The end is far away as long as nobody knows how long such slices take. A slice
+ * that is no longer than a pause is not broken off for a claim. */
 static void begin_lone(struct sched *s, const struct round *r)
 {
     bool is_short = r->rows <= rows_of_a_pause(s), is_free = sched_any_free(s);
@@ -101,7 +108,7 @@ static void begin_lone(struct sched *s, const struct round *r)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Whether somebody waits who may claim the slot of what is alone: its steps are to be short. */
+/* Whether somebody waits who may claim the slot of what is alone: its slices are to be short. */
 static bool is_claimed(struct sched *s)
 {
     bool is = false;
@@ -122,8 +129,8 @@ static void end_lone(struct sched *s, const struct round *r, double row_s)
         atomic_fetch_add(&metrics.broken_off, 1);
         s->lone_rows = rows_of_a_pause(s);
     } else if (r->parts[0].status == PF_OK) {
-        s->lone_row_s = 4 * r->rows > sched_most_rows(s) ? row_s : s->lone_row_s;      /* a row of few takes longer */
-        s->lone_rows = 2 * s->lone_rows < sched_most_rows(s) ? 2 * s->lone_rows : sched_most_rows(s);
+        s->lone_row_s = 4 * r->rows > most_rows(s) ? row_s : s->lone_row_s;      /* a row of few takes longer */
+        s->lone_rows = 2 * s->lone_rows < sched_lone_rows(s) ? 2 * s->lone_rows : sched_lone_rows(s);
     }
 }
 
@@ -144,24 +151,47 @@ static void take_health(struct sched *s, const struct round *r)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void evaluate(struct sched *sched, struct round *r)
+/* A slice of a prompt that is alone, after what its session has. */
+static void sync_lone(struct round *r)
 {
-    bool lone = r->n == 1 && !r->of[0]->answering;
+    struct pf_batch_part *p = r->parts;
+    const struct slot *s = r->of[0];
+    size_t end;
+    const int32_t *tok = slot_wants(s, &end);
+    p->status = pf_session_sync(s->session, tok, s->n_done + p->n, NULL);
+    p->why = p->status < 0 ? pf_last_error() : NULL;
+}
+
+/* Returns how long a row took. */
+static double run(struct sched *sched, struct round *r, bool lone)
+{
     if (lone)
         begin_lone(sched, r);
     double begin = now_s();
-    pf_batch_eval(r->parts, r->n);               /* a part's failure is its own */
-    double took = (now_s() - begin) / (double)r->rows;
-    take_health(sched, r);
     if (lone)
-        end_lone(sched, r, took);
+        sync_lone(r);
+    else
+        pf_batch_eval(r->parts, r->n);           /* a part's failure is its own */
+    double row_s = (now_s() - begin) / (double)r->rows;
+    if (lone)
+        end_lone(sched, r, row_s);
+    return row_s;
+}
+
+static void evaluate(struct sched *sched, struct round *r)
+{
+    bool lone = r->n == 1 && !r->of[0]->answering;
+    double took = run(sched, r, lone);
+    take_health(sched, r);
     if (r->n > 1 && r->rows >= LEAST_ROWS)
         sched->row_s = took > sched->row_s ? took : 0.75 * sched->row_s + 0.25 * took;
     for (size_t i = 0; i < r->n; i++) {
-        if (r->parts[i].status == PF_ECANCEL)    /* broken off: as it was before */
+        if (r->parts[i].status == PF_ECANCEL && !lone)       /* meant a slice that was over: it is as it was before */
             continue;
         r->of[i]->unsaved = true;
-        if (r->parts[i].status < 0)
+        if (r->parts[i].status == PF_ECANCEL)
+            slot_broken_off(r->of[i]);
+        else if (r->parts[i].status < 0)
             slot_fail(r->of[i], r->parts[i].status, r->parts[i].why);
         else
             slot_took(r->of[i], r->parts[i].n);

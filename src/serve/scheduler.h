@@ -10,7 +10,7 @@
  *
  * Every round is one batch: each answering slot has its next token in it, and prompts their next slice, whose
  * length keeps the round within the bound on pauses; prompts take turns, so a short one does not wait for a long
- * one. The long step of a prompt that is alone is broken off when another request comes. Tokens that a session has
+ * one. The long slice of a prompt that is alone is broken off when another request comes. Tokens that a session has
  * drafted rightly are taken before, and need no batch. The choices of one request are made together, in slots that
  * nobody waits for, and those of one prompt take over what the first one evaluated. What slots lose is saved, and what
  * was saved is loaded, aside (cache/aside.h), in slices between two rounds; the slot has no part in rounds meanwhile.

@@ -1,5 +1,5 @@
 /* What the scheduler's files share: scheduler.c (slots, sequences on their way, choices, the thread), waiting.c (the
- * queue, turns and claims), rounds.c (what a step evaluates). The queue, the lone step and what is ill are guarded by
+ * queue, turns and claims), rounds.c (what a step evaluates). The queue, the lone slice and what is ill are guarded by
  * the lock; all else is the thread's own, and that of the work aside in its slices: the keeper, and the slots that are
  * moved. */
 #ifndef PF_SERVE_SCHEDULER_IMPL_H
@@ -50,8 +50,8 @@ struct sched {
     uint64_t          n_used;
     double            step_s;        /* of the last round, while others wait for it; else 0 */
     double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
-    double            lone_row_s;    /* of a row in the last step of a prompt that was alone; 0: not known */
-    size_t            lone_rows;     /* that such a step may have */
+    double            lone_row_s;    /* of a row in the last slice of a prompt that was alone; 0: not known */
+    size_t            lone_rows;     /* that such a slice may have */
     pthread_t         thread;
     pthread_mutex_t   lock;
     pthread_cond_t    more;
@@ -60,7 +60,7 @@ struct sched {
     struct {
         pf_session *session;         /* NULL: there is none */
         const struct place *place;   /* NULL: there is a free slot beside it */
-        double end;                  /* of the step */
+        double end;                  /* of the slice */
         bool   broken_off;
     } lone;                          /* begin_lone */
     bool              ending;
@@ -85,8 +85,8 @@ bool sched_is_ready(const struct sched *sched, int i);
 
 /* With the lock: when a client may claim the place. NEVER: not before others come or go. */
 double sched_claimed_at(const struct place *p, const struct party *client);
-/* With the lock: breaks off the lone step for a client that waits, where a slot is free or can be claimed before the
- * step is over. */
+/* With the lock: breaks off the lone slice for a client that waits, where a slot is free or can be claimed before it is
+ * over. */
 void sched_break_off(struct sched *s, const struct party *client);
 /* With the lock: places of slots that jobs have left are given back; turns begin where sequences are what they were. */
 void sched_settle_places(struct sched *s);
@@ -104,7 +104,9 @@ void sched_drop_gone(struct sched *s);
 
 /* ---- rounds.c ---------------------------------------------------------------------------------------------------- */
 
-size_t sched_most_rows(const struct sched *s);
+/* The most rows of a slice of a prompt that is alone: those of a step, or of several where cards divide the layers,
+ * which have several steps under way at once if these come in one call. */
+size_t sched_lone_rows(const struct sched *s);
 /* Makes one step of all slots that are ready. */
 void sched_round(struct sched *s);
 

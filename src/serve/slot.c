@@ -310,6 +310,14 @@ void slot_took(struct slot *s, size_t n)
     }
 }
 
+/* Tokens that are to be evaluated again, as after going back to a checkpoint, are part of the next slice. */
+void slot_broken_off(struct slot *s)
+{
+    int64_t n = pf_session_computed(s->session);
+    pf_session_rewind(s->session, n);
+    s->n_done = (size_t)n;
+}
+
 /* ---- Slots given to others --------------------------------------------------------------------------------------- */
 
 struct slot *slot_park(struct slot *s)

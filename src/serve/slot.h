@@ -52,6 +52,8 @@ const int32_t *slot_wants(const struct slot *s, size_t *n);
 pf_status slot_take_prefix(struct slot *s);
 /* n tokens of slot_wants, or the answer's next one, were evaluated: samples where it can, tells, ends. */
 void slot_took(struct slot *s, size_t n);
+/* A slice of slot_wants was broken off: the slot goes on from what the session has of it. */
+void slot_broken_off(struct slot *s);
 
 void slot_take_times(struct slot *s);            /* into the job's usage */
 /* The job is over with an error; why: a sentence, NULL: the thread's last. */

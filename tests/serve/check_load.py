@@ -30,6 +30,8 @@ GPU_MODELS = {                       # for a server that finds a GPU, or an emul
     "windowed-gpu": ("gpt-oss-tiny", {}, []),
     "recurrent-gpu": ("qwen3-next-tiny", {}, []),
     "shared-gpu": ("moe-tiny", {"type": "Q4_K"}, ["--streaming"]),
+    "cards": ("moe-tiny", {"type": "Q4_K"}, ["--gpus", "0,1", "--layout", "layers"]),
+    "shared-cards": ("moe-tiny", {"type": "Q4_K"}, ["--gpus", "0,1", "--streaming"]),
 }
 
 
@@ -89,6 +91,30 @@ def check_broken_off(s, asks, alone):
             check(got.result() == alone[i], "a prompt that was broken off has another answer:", i, got.result(), alone[i])
 
 
+def n_evaluated_for(a):
+    u = a["usage"]
+    return u["prompt_tokens"] - u["prompt_tokens_details"]["cached_tokens"] + u["completion_tokens"] - 1
+
+
+def check_kept(s, asks, alone):
+    """Prompts of several steps on several cards, the first one undisturbed; the others are broken off some time after they have
+    begun, and again. Each token is evaluated once, but for what was under way, which does not count."""
+    begin, answers, took_s = evaluated(s), [], 0
+    for i, ask in enumerate(asks):
+        began = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            got = pool.submit(s.post, CHAT, ask)
+            for k in range(2 if i else 0):
+                time.sleep(took_s * i / (len(asks) + 1))
+                answers.append(s.post(CHAT, chat("%d %d" % (i, k), max_tokens=1))[2])
+            answers.append(got.result()[2])
+        took_s = took_s or time.monotonic() - began
+        check(answers[-1]["choices"][0]["message"]["content"] == alone[i], "a prompt on several cards has another answer:", answers[-1], alone[i])
+    took, n, n_broken = evaluated(s) - begin, sum(map(n_evaluated_for, answers)), s.metric("steps_broken_off_total")
+    print("%.1f s alone, broken off %d times: %d positions for %d tokens" % (took_s, n_broken, took, n), flush=True)
+    check(n_broken > 0 and took == n, "steps that were through are made again")
+
+
 def all_choices(s, ask):
     return [c["message"]["content"] for c in s.post(CHAT, ask)[2]["choices"]]
 
@@ -143,13 +169,17 @@ def check_model(folder, name, n, seed):
     args = ["-m", tiny.model(folder, preset=preset, name=name, **options), "-c", "4096"] if preset else []
     asks, long = requests(n, seed, on_gpu), long_prompts(seed, on_gpu)
     several = dict(long[0], n=5, temperature=1, seed=seed, max_tokens=5 if on_gpu else 20)
+    steps = [chat(" ".join("%d" % i for i in range(n, n + 500)), temperature=0, max_tokens=4) for n in (100, 200, 300, 400)]
     with Server(*args, "--gpus", "-1", "--draft", "off", "--slots", "1") as s:
         alone, long_alone = ([text_of(s, a) for a in some] for some in (asks, long))
         several_alone = all_choices(s, several)
+        steps_alone = [text_of(s, a) for a in steps if "cards" in name]
     with Server(*args, *flags, "--pause-ms", "1" if seed % 2 else "100") as s:
         if on_gpu and s.ask("GET", "/props")[2]["backend"] == "cpu":
             print("skipped: this machine has no GPU that CUDA can use")
             sys.exit(77)
+        if "cards" in name:
+            check_kept(s, steps, steps_alone)
         check_load(s, asks, alone, seed)
         check_broken_off(s, long, long_alone)
         check_choices(s, several, several_alone)
