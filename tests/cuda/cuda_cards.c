@@ -264,8 +264,8 @@ static void check_kept(pf_session *s, int first, int n_batch, bool syncs, const 
 }
 
 /* A prompt that is cancelled some time after it has begun, or after its first part, goes on from where the session says
- * that it is. *kept: the most that was kept of it. True: it ended sooner. */
-static bool test_cancelled(pf_session *s, int first, int n_batch, bool syncs, unsigned us, int *kept)
+ * that it is. True: it ended sooner. */
+static bool test_cancelled(pf_session *s, int first, int n_batch, bool syncs, unsigned us)
 {
     struct cancelling c = { s, us };
     pthread_t thread;
@@ -284,7 +284,6 @@ static bool test_cancelled(pf_session *s, int first, int n_batch, bool syncs, un
     }
     check_kept(s, first, n_batch, syncs, name);
     int pos = (int)pf_session_pos(s);
-    *kept = pos - first > *kept ? pos - first : *kept;
     CHECK(pf_session_eval(s, tokens + pos, (size_t)(n_tokens - pos), 0) == PF_OK, "%s: %s", name, pf_last_error());
     compare(pf_session_logits(s), n_tokens - 1, name);
     return false;
@@ -294,12 +293,10 @@ static bool test_cancelled(pf_session *s, int first, int n_batch, bool syncs, un
 static void test_cancelling(pf_model *m, int n_batch)
 {
     pf_session *s = open_session_on(m, n_batch), *idle = open_session_on(m, n_batch);
-    int kept = 0;
-    for (unsigned us = 2000; s && !test_cancelled(s, 0, n_batch, false, us, &kept); us *= 2)
+    for (unsigned us = 2000; s && !test_cancelled(s, 0, n_batch, false, us); us *= 2)
         ;
-    for (unsigned us = 2000; s && !test_cancelled(s, 0, n_batch, true, us, &kept); us += us / 2)
+    for (unsigned us = 2000; s && !test_cancelled(s, 0, n_batch, true, us); us += us / 2)
         ;
-    CHECK(kept > 0 || n_tokens < 3 * n_batch, "nothing is kept of a prompt that was cancelled");
     pf_session_close(&idle);
     pf_session_close(&s);
 }
@@ -325,10 +322,9 @@ static void test_rings(int n_gpus)
 {
     pf_model *m = open_on(n_gpus, false, true);
     pf_session *s = m ? open_session_of(m, RING_CTX, 60) : NULL;
-    int kept = 0;
-    for (unsigned us = 1000; s && !test_cancelled(s, 45, 60, false, us, &kept); us *= 8)
+    for (unsigned us = 1000; s && !test_cancelled(s, 45, 60, false, us); us *= 8)
         ;
-    for (unsigned us = 1000; s && !test_cancelled(s, 45, 60, true, us, &kept); us *= 8)
+    for (unsigned us = 1000; s && !test_cancelled(s, 45, 60, true, us); us *= 8)
         ;
     pf_session_close(&s);
     pf_model_close(&m);
