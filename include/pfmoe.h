@@ -520,7 +520,8 @@ struct pf_session_opts {
     int64_t         n_ctx;           /* positions; 0: the model's training context as far as memory allows, and at
                                         least 8192 of it. Where experts are shared with a GPU, or weights are read as
                                         they are wanted, a share that leaves them most of the memory */
-    int             n_batch;         /* rows evaluated at once in a prompt; 0: 512 */
+    int             n_batch;         /* rows evaluated at once in a prompt; 0: 512, or on a GPU 2,048, or half as many,
+                                        or 512, if that is what there is room for. Changes no bit */
     enum pf_kv_type kv_type;         /* I16 (default); F32 for strict comparisons; Q8_0 takes 52% of I16's memory,
                                         and heads whose length is a multiple of 32 */
     int64_t         n_near;          /* on a GPU: positions whose keys and values its memory has, of layers that see all
@@ -593,6 +594,7 @@ pf_status pf_session_rewind(pf_session *s, int64_t pos);
 
 int64_t        pf_session_pos(const pf_session *s);          /* length of the sequence */
 int64_t        pf_session_n_ctx(const pf_session *s);
+int            pf_session_n_batch(const pf_session *s);      /* rows of its steps at most */
 /* How many positions of the sequence need no evaluation any more: fewer than its length after going back further than a
  * recurrent state or a window can, to a checkpoint, and when a device was lost. The next eval makes up for it. */
 int64_t        pf_session_computed(const pf_session *s);

@@ -3,12 +3,12 @@
 #include "serve/metrics.h"
 #include "serve/scheduler_impl.h"
 
-enum { LEAST_ROWS = 16, ALONE_ROWS = 512, STEPS_AT_ONCE = 16 };
+enum { LEAST_ROWS = 16, STEPS_AT_ONCE = 16 };
 
 /* Of a step. */
 static size_t most_rows(const struct sched *s)
 {
-    return s->o.session.n_batch > 0 ? (size_t)s->o.session.n_batch : ALONE_ROWS;
+    return (size_t)s->o.session.n_batch;
 }
 
 size_t sched_lone_rows(const struct sched *s)

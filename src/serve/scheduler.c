@@ -529,6 +529,7 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
         return st;
     }
     s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
+    s->o.session.n_batch = pf_session_n_batch(s->slots[0].session);
     s->lone_rows = sched_lone_rows(s);
     *out = s;
     return PF_OK;

@@ -126,8 +126,8 @@ static void test_streamed(uint64_t weights)
     pf_model_close(&m);
 }
 
-/* A device that holds everything gives most of the rest; one that shares experts a quarter at most. Sessions after the
- * first find what is left. */
+/* A device that holds everything gives most of the rest; one that shares experts a quarter at most, and what steps take
+ * that have more rows than are planned for. Sessions after the first find what is left. */
 static void test_device(uint64_t weights)
 {
     static const bool shares[] = { false, true };
@@ -140,8 +140,8 @@ static void test_device(uint64_t weights)
         CHECK(m->place->device != m->cpu && m->place->experts_apart == shares[i], "placed otherwise");
         int64_t n = context_of(m, 1, &bytes);
         CHECK(n > LEAST && n <= OWN, "%lld", (long long)n);
-        CHECK(bytes <= (shares[i] ? sim.memory_bytes / 4 : (uint64_t)120 << 20), "%llu bytes",
-              (unsigned long long)bytes);
+        uint64_t most = shares[i] ? sim.memory_bytes / 4 + pf_more_rows_bytes(m, m->backend) : (uint64_t)120 << 20;
+        CHECK(bytes <= most, "%llu bytes of %llu", (unsigned long long)bytes, (unsigned long long)most);
         pf_session_opts_init(&o);
         int64_t last = n;
         int n_open = 0;

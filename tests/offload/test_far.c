@@ -348,13 +348,17 @@ static void test_batch(void)
 
 /* ---- Little memory, and failures of the simulated device --------------------------------------------------------- */
 
-/* All that a usual session and the weights take of the device's memory; *states: of it, recurrent states. */
+/* All that a session like the one that is planned for and the weights take of the device's memory; *states: of it,
+ * recurrent states. */
 static uint64_t usual_bytes(uint64_t *states)
 {
     struct pf_sim sim = { .memory_bytes = 0 };
+    struct pf_session_opts so;
     pf_session *s = NULL;
     pf_model *m = open_model(&sim, false);
-    CHECK(pf_session_open(&s, m, NULL) == PF_OK && m->backend != m->cpu, "%s", pf_last_error());
+    pf_session_opts_init(&so);
+    so.n_batch = PF_DEFAULT_BATCH;
+    CHECK(pf_session_open(&s, m, &so) == PF_OK && m->backend != m->cpu, "%s", pf_last_error());
     uint64_t used = ((uint64_t)1 << 30) - m->backend->ops->room(m->backend);
     *states = pf_states_bytes(m, 0, m->n_layer, &s->opts);
     pf_session_close(&s);

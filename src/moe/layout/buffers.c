@@ -63,6 +63,15 @@ int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts
     return fits * CTX_STEP;
 }
 
+uint64_t pf_more_rows_bytes(const struct pf_model *m, const pf_backend *b)
+{
+    struct pf_session_opts o = { .n_ctx = pf_least_context(m), .n_batch = PF_DEFAULT_BATCH, .kv_type = PF_KV_I16 };
+    uint64_t few = sessions_bytes(m, &o, b, o.n_ctx);
+    o.n_batch = PF_DEVICE_BATCH;
+    uint64_t many = sessions_bytes(m, &o, b, o.n_ctx);
+    return many != UINT64_MAX && many > few ? many - few : 0;
+}
+
 bool pf_can_draft(const struct pf_model *m)
 {
     int il = 0;
@@ -105,10 +114,10 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
         PF_FAIL(PF_EINVAL, "the model was opened for its vocabulary only; it cannot run");
     if (o->n_sessions < 0 || o->n_sessions > MAX_SESSIONS)
         PF_FAIL(PF_EINVAL, "n_sessions is %d; up to %d are possible", o->n_sessions, MAX_SESSIONS);
+    if (o->n_batch == 0)
+        o->n_batch = m->backend == m->cpu ? PF_DEFAULT_BATCH : PF_DEVICE_BATCH;
     if (o->n_ctx == 0)
         o->n_ctx = pf_context_within(m, o, m->backend, m->context_bytes);
-    if (o->n_batch == 0)
-        o->n_batch = PF_DEFAULT_BATCH;
     if (o->n_ctx < 1 || o->n_ctx > INT32_MAX - PF_KV_CHUNK_POSITIONS)
         PF_FAIL(PF_EINVAL, "n_ctx is %lld; 1 to %d are possible", (long long)o->n_ctx,
                 INT32_MAX - PF_KV_CHUNK_POSITIONS);

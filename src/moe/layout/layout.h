@@ -11,7 +11,9 @@
 
 #include "moe/model/model.h"
 
-enum { PF_DEFAULT_BATCH = 512 };             /* rows of a session's steps where nobody says how many */
+/* Rows of a session's steps where nobody says how many: on the CPU, and on a GPU, where a step of more rows takes less
+ * for each, above all if experts have to cross to it. Room is planned for the first. */
+enum { PF_DEFAULT_BATCH = 512, PF_DEVICE_BATCH = 2048 };
 
 struct pf_kv_layer {
     struct pf_kv_view view;
@@ -123,6 +125,9 @@ enum { PF_MAX_CHECKPOINTS = 8 };
 int64_t pf_least_context(const struct pf_model *m);
 int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts *o, const pf_backend *b,
                           uint64_t bytes);
+
+/* What a session with steps of PF_DEVICE_BATCH rows takes more than one of PF_DEFAULT_BATCH. */
+uint64_t pf_more_rows_bytes(const struct pf_model *m, const pf_backend *b);
 
 /* Options with every default filled in, and checked against the model. */
 pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_session_opts *in,

@@ -191,7 +191,8 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct 
     PF_TRY(pf_place_decide(m, cards, o, NULL, NULL, &what, &plan));
     if (m->is_beside && (!on_device_whole(&what) || m->info.weight_bytes > cards->room[0] / DRAFTER_SHARE))
         PF_FAIL(PF_ENOMEM, "it would take too much of the GPU's memory");
-    m->context_bytes = what.context_bytes;
+    bool gives_way = what.how == PF_HOW_SHARED && o->n_batch == 0;     /* the cache of experts, to steps of more rows */
+    m->context_bytes = what.context_bytes + (gives_way ? pf_more_rows_bytes(m, device) : 0);
     note_layout(m, cards, o, &what);
     leave_alone(m, cards, &what, &plan);
     if (what.how == PF_HOW_DEVICE && what.cut.by_rows)

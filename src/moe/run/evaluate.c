@@ -198,6 +198,11 @@ int64_t pf_session_n_ctx(const pf_session *s)
     return s->opts.n_ctx;
 }
 
+int pf_session_n_batch(const pf_session *s)
+{
+    return s->opts.n_batch;
+}
+
 const int32_t *pf_session_tokens(const pf_session *s)
 {
     return s->tokens;
