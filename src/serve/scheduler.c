@@ -25,9 +25,17 @@ static bool open_slot(struct sched *sched, int i)
     return false;
 }
 
+/* Until what use of a slot the sequence of this one is not given up for others'. A long one is saved, brought back or
+ * made again in seconds, which short requests in between, as agents make them, are not worth. */
+static uint64_t stays_until(const struct slot *s)
+{
+    enum { TOKENS_OF_A_USE = 2048 };
+    return s->used + (uint64_t)pf_session_pos(s->session) / TOKENS_OF_A_USE;
+}
+
 /* The free slot for a prompt: the one that saves most by what its sequence has of it, less what is lost of the sequence
  * (which may never be wanted again: it counts a quarter); else one without a sequence, else the one that was used
- * longest ago. -1: none is free. */
+ * longest ago, a long sequence counting as used later. -1: none is free. */
 static int choose_slot(struct sched *sched, const struct prompt *q)
 {
     int best = -1, oldest = -1;
@@ -42,7 +50,7 @@ static int choose_slot(struct sched *sched, const struct prompt *q)
             most = worth;
             best = i;
         }
-        if (oldest < 0 || s->used < sched->slots[oldest].used)
+        if (oldest < 0 || stays_until(s) < stays_until(&sched->slots[oldest]))
             oldest = i;
     }
     return best >= 0 ? best : oldest;

@@ -320,6 +320,21 @@ def check_end():
         check(got[0][0] == 200 and got[0][2]["usage"]["completion_tokens"] == 600, got)
 
 
+def check_long_stays():
+    """Two slots and nothing saved: short requests, one after the other, leave a long conversation where it is."""
+    long = chat("Tell me about foxes. " * 620, temperature=0, max_tokens=1)
+
+    def cached(ask):
+        return s.post(CHAT, ask)[2]["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with Server("--slots", "2", "--cache-mb", "0", "-c", "8192") as s:
+        tokens = s.post(CHAT, long)[2]["usage"]["prompt_tokens"]
+        check(tokens > 2 * 2048, "the prompt is no long one:", tokens)
+        for text in ("1", "2"):
+            check(cached(chat(text, max_tokens=1)) < 64, "a short request goes on from something")
+        check(cached(long) > 0.9 * tokens, "a long conversation was given up for short ones")
+
+
 def check_saved():
     """Conversations that lost their slot are taken up again, and after a restart too; damage is noticed."""
     body = [chat("Tell me about %s. " % w * 40, temperature=0, max_tokens=8) for w in ("foxes", "crows", "wolves")]
@@ -356,6 +371,7 @@ def main():
     slow = threading.Thread(target=check_end_beside_slow_clients)        # it mostly waits
     slow.start()
     check_usage()
+    check_long_stays()
     check_saved()
     with Server() as s:
         for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous, check_many_words, check_costly_tools):
