@@ -144,7 +144,7 @@ void pf_stats_get(const pf_model *m, struct pf_stats *out)
 
 void pf_stats_reset(pf_model *m)
 {
-    pf_lock_take(&m->step_lock);       /* who counts holds it, too */
+    pf_lock_take(&m->step_lock);             /* who counts holds it, too */
     m->n_steps = 0;
     m->n_tokens = 0;
     m->step_ns = 0;
