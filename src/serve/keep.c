@@ -8,6 +8,9 @@ struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_
 {
     struct keeper k = { .saved = saved, .cuts = cuts };
     int64_t most = saved ? o->n_ctx : 0;
+    uint64_t all = 0;
+    if (saved && pf_session_read_bytes(m, o, most - 1, &all) == PF_OK)
+        saved_expect(saved, all / (uint64_t)most);
     while (k.most_tok < most) {
         int64_t n = k.most_tok + (most - k.most_tok + 1) / 2;
         uint64_t bytes = 0;

@@ -104,11 +104,11 @@ static pf_status fill_more(const pf_session *s, const struct pf_saved_sequence *
 }
 
 /* What is between the tokens and the digest. */
-static pf_status transfer_body(struct pf_save_stream *f, const struct pf_session *s, const struct save_header *h,
-                               const struct more_header *more, uint64_t *whole)
+static pf_status transfer_body(struct pf_save_stream *f, const struct save_header *h, const struct more_header *more,
+                               uint64_t *whole)
 {
-    PF_TRY(h->computed > 0 ? pf_save_transfer_state(f, s) : PF_OK);
-    PF_TRY(pf_save_transfer_kv(f, s, (int64_t)more->computed_there, (int64_t)h->computed, (int64_t)h->held_from));
+    PF_TRY(h->computed > 0 ? pf_save_transfer_state(f) : PF_OK);
+    PF_TRY(pf_save_transfer_kv(f, (int64_t)more->computed_there, (int64_t)h->computed, (int64_t)h->held_from));
     *whole = f->write ? !f->lost : 0;
     return pf_save_transfer(f, whole, sizeof *whole);
 }
@@ -124,7 +124,7 @@ static pf_status save_sequence(const pf_session *s, struct pf_save_stream *f, st
     PF_TRY(more.tokens_there ? pf_save_transfer(f, &more, sizeof more) : PF_OK);
     size_t n_new = (size_t)(header.n_tokens - more.tokens_there);
     PF_TRY(pf_save_transfer(f, s->tokens + more.tokens_there, n_new * sizeof *s->tokens));
-    PF_TRY(transfer_body(f, s, &header, &more, &whole));
+    PF_TRY(transfer_body(f, &header, &more, &whole));
     struct pf_digest of_tokens = digest_of_tokens(s, s->pos);
     *since = (struct pf_saved_sequence){ .n_tokens = header.n_tokens, .computed = whole ? header.computed : 0,
                                          .held_from = header.held_from, .digest = { of_tokens.low, of_tokens.high } };
@@ -217,7 +217,7 @@ static pf_status load_drafts(const pf_session *s, struct pf_save_stream *f)
     if (own)
         (void)(own->pos > 0 ? pf_session_load_more : pf_session_load)(own, read_pieces, &p);
     while (!p.ended) {
-        PF_TRY(pf_save_transfer(f, f->piece, (size_t)p.left));
+        PF_TRY(pf_save_transfer(f, f->stage, (size_t)p.left));
         next_piece(&p);
     }
     return p.st;
@@ -244,22 +244,13 @@ static pf_status save(const pf_session *s, struct pf_save_stream *f, struct pf_s
     return PF_OK;
 }
 
-static pf_status open_piece(struct pf_save_stream *f)
-{
-    f->piece = pf_alloc(PF_MEM_SESSION, PF_SAVE_PIECE);
-    if (!f->piece)
-        PF_FAIL(PF_ENOMEM, "no memory to move a saved session");
-    pf_digest_begin(&f->hash);
-    return PF_OK;
-}
-
 pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_write_fn *write, void *ctx)
 {
-    struct pf_save_stream f = { .write = write, .ctx = ctx };
+    struct pf_save_stream f;
     PF_TRY(pf_crew_refuse(s->m, "no session can be saved"));
-    PF_TRY(open_piece(&f));
+    PF_TRY(pf_save_open(&f, s, write, NULL, ctx));
     pf_status st = save(s, &f, since);
-    pf_free(f.piece);
+    pf_save_close(&f);
     return st;
 }
 
@@ -360,7 +351,7 @@ static pf_status load(pf_session *s, struct pf_save_stream *f)
                 (held_from == 0 || held_from + (uint64_t)s->window <= header.computed);
     s->computed = s->state_holds = s->next_holds = 0;
     PF_TRY(load_tokens(s, f, more.tokens_there, header.n_tokens));
-    PF_TRY(transfer_body(f, s, &header, &more, &whole));
+    PF_TRY(transfer_body(f, &header, &more, &whole));
     PF_TRY(load_drafts(s, f));
     PF_TRY(check_digest(f));
     s->pos = (int64_t)header.n_tokens;
@@ -379,10 +370,10 @@ static pf_status load(pf_session *s, struct pf_save_stream *f)
 /* A load that failed leaves the session empty. */
 static pf_status load_from(pf_session *s, pf_read_fn *read, void *ctx)
 {
-    struct pf_save_stream f = { .read = read, .ctx = ctx };
-    pf_status st = open_piece(&f);
+    struct pf_save_stream f;
+    pf_status st = pf_save_open(&f, s, NULL, read, ctx);
     st = st == PF_OK ? load(s, &f) : st;
-    pf_free(f.piece);
+    pf_save_close(&f);
     if (st < 0) {
         s->computed = s->state_holds = s->held_from = 0;
         pf_session_rewind(s, 0);             /* and that which drafts are made with */

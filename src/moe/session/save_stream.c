@@ -6,6 +6,27 @@
 
 #include "moe/place/placement.h"
 
+/* A stage that no device shares serves as well, but for its speed. */
+pf_status pf_save_open(struct pf_save_stream *f, const struct pf_session *s, pf_write_fn *write, pf_read_fn *read,
+                       void *ctx)
+{
+    void *stage = NULL;
+    *f = (struct pf_save_stream){ .s = s, .write = write, .read = read, .ctx = ctx };
+    pf_lock_take(&s->m->step_lock);
+    f->owner = s->m->backend;
+    pf_status st = f->owner->ops->buf_alloc(f->owner, PF_SAVE_PIECE, true, &stage);
+    if (st < 0 && f->owner != s->m->cpu) {
+        f->owner = s->m->cpu;
+        st = f->owner->ops->buf_alloc(f->owner, PF_SAVE_PIECE, true, &stage);
+    }
+    pf_lock_give(&s->m->step_lock);
+    if (st < 0)
+        PF_FAIL(PF_ENOMEM, "no memory to move a saved session");
+    f->stage = stage;
+    pf_digest_begin(&f->hash);
+    return PF_OK;
+}
+
 pf_status pf_save_transfer(struct pf_save_stream *f, void *p, size_t n)
 {
     if (n == 0)
@@ -16,60 +37,88 @@ pf_status pf_save_transfer(struct pf_save_stream *f, void *p, size_t n)
     return PF_OK;
 }
 
-typedef pf_status move_fn(pf_backend *b, void *to, const void *from, size_t bytes);
-
-static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, void *to, const void *from, size_t bytes)
+/* Once the device is lost nothing of it is copied. What another session has left is left already. */
+static pf_status go_on_without(struct pf_save_stream *f, pf_status st)
 {
-    pf_lock_take(&s->m->step_lock);
-    pf_status st = fn(b, to, from, bytes);
-    st = st == PF_OK ? b->ops->finish(b) : st;
-    pf_lock_give(&s->m->step_lock);
-    return st;
-}
-
-/* Far memory is the host's own once the device has done what was asked of it. */
-static pf_status move_far(const struct pf_session *s, pf_backend *b, void *to, const void *from, size_t bytes)
-{
-    pf_lock_take(&s->m->step_lock);
-    pf_status st = b->ops->finish(b);
-    if (st == PF_OK)
-        memcpy(to, from, bytes);
-    pf_lock_give(&s->m->step_lock);
-    return st;
-}
-
-/* Copies to f->piece from a unit's memory, or back; once the device is lost, nothing. */
-static pf_status move_piece(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
-                            size_t bytes, bool back)
-{
-    const struct pf_backend_ops *ops = u->backend->ops;
-    if (f->lost)
-        return PF_OK;
-    pf_status st = f->far ? move_far(s, u->backend, back ? p : f->piece, back ? f->piece : p, bytes)
-                   : back ? move(s, u->backend, ops->upload, p, f->piece, bytes)
-                          : move(s, u->backend, ops->download, f->piece, p, bytes);
     if (st != PF_EDEVICE)
         return st;
-    pf_lock_take(&s->m->step_lock);
-    if (pf_session_is_here(s))               /* otherwise another session has left it */
-        pf_model_leave_device(s->m);
-    pf_lock_give(&s->m->step_lock);
-    memset(f->piece, 0, PF_SAVE_PIECE);
+    pf_lock_take(&f->s->m->step_lock);
+    if (pf_session_is_here(f->s))
+        pf_model_leave_device(f->s->m);
+    pf_lock_give(&f->s->m->step_lock);
+    memset(f->stage, 0, PF_SAVE_PIECE);
     f->lost = true;
     return PF_OK;
 }
 
-/* Saves or loads a unit's memory, piece by piece. */
-static pf_status transfer_buffer(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
-                                 size_t n)
+/* Until the stage's copies have ended. */
+static pf_status wait_for_copies(struct pf_save_stream *f)
 {
-    for (size_t at = 0; at < n; at += PF_SAVE_PIECE) {
-        size_t bytes = n - at < PF_SAVE_PIECE ? n - at : PF_SAVE_PIECE;
-        if (f->write)
-            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes, false));
-        PF_TRY(pf_save_transfer(f, f->piece, bytes));
+    if (!f->copies)
+        return PF_OK;
+    pf_lock_take(&f->s->m->step_lock);
+    pf_status st = f->copies->ops->finish(f->copies);
+    pf_lock_give(&f->s->m->step_lock);
+    f->copies = NULL;
+    return go_on_without(f, st);
+}
+
+/* Afterwards nothing is staged. */
+static pf_status settle(struct pf_save_stream *f)
+{
+    size_t n = f->n_staged;
+    PF_TRY(wait_for_copies(f));
+    f->n_staged = 0;
+    return f->write ? pf_save_transfer(f, f->stage, n) : PF_OK;
+}
+
+void pf_save_close(struct pf_save_stream *f)
+{
+    if (!f->stage)
+        return;
+    (void)wait_for_copies(f);
+    pf_lock_take(&f->s->m->step_lock);
+    f->owner->ops->buf_free(f->owner, f->stage, PF_SAVE_PIECE, true);
+    pf_lock_give(&f->s->m->step_lock);
+    f->stage = NULL;
+}
+
+/* Far memory is the host's own once the device has done what was asked of it. */
+static pf_status copy_far(pf_backend *b, void *to, const void *from, size_t bytes)
+{
+    PF_TRY(b->ops->finish(b));
+    memcpy(to, from, bytes);
+    return PF_OK;
+}
+
+/* Begins to copy bytes between the stage and a unit's memory, to `there` or from it. */
+static pf_status copy(struct pf_save_stream *f, pf_backend *b, char *here, char *there, size_t bytes, bool to_there)
+{
+    if (f->lost)
+        return PF_OK;
+    pf_lock_take(&f->s->m->step_lock);
+    pf_status st = f->far ? copy_far(b, to_there ? there : here, to_there ? here : there, bytes)
+                   : to_there ? b->ops->upload(b, there, here, bytes)
+                              : b->ops->download(b, here, there, bytes);
+    pf_lock_give(&f->s->m->step_lock);
+    st = go_on_without(f, st);
+    f->copies = f->lost ? NULL : b;
+    return st;
+}
+
+/* Saves or loads n bytes of a unit's memory at p. */
+static pf_status transfer_buffer(struct pf_save_stream *f, const struct pf_unit *u, void *p, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        if (f->n_staged == PF_SAVE_PIECE || (f->copies && f->copies != u->backend))
+            PF_TRY(settle(f));
+        size_t room = PF_SAVE_PIECE - f->n_staged, bytes = n - at < room ? n - at : room;
+        char *here = f->stage + f->n_staged;
         if (f->read)
-            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes, true));
+            PF_TRY(pf_save_transfer(f, here, bytes));
+        PF_TRY(copy(f, u->backend, here, (char *)p + at, bytes, f->read));
+        f->n_staged += bytes;
+        at += bytes;
     }
     return PF_OK;
 }
@@ -98,50 +147,55 @@ static void copy_position(char *to, const char *from, const struct i16_part *b, 
 }
 
 /* Positions [lo, hi) of one block: in the stream, the others are zeros; in memory, they stay. */
-static pf_status transfer_part_block(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
-                                     const struct i16_part *b, char *block, size_t bytes)
+static pf_status transfer_part_block(struct pf_save_stream *f, const struct pf_unit *u, const struct i16_part *b,
+                                     char *block, size_t bytes)
 {
-    char *here = f->piece, *there = f->piece + bytes;        /* in memory, in the stream */
+    PF_TRY(settle(f));
+    char *here = f->stage, *there = f->stage + bytes;        /* in memory, in the stream */
     if (f->read)
         PF_TRY(pf_save_transfer(f, there, bytes));
     else
         memset(there, 0, bytes);
-    PF_TRY(move_piece(f, s, u, block, bytes, false));
+    PF_TRY(copy(f, u->backend, here, block, bytes, false));
+    PF_TRY(wait_for_copies(f));
     for (int p = b->lo; p < b->hi; p++)
         copy_position(f->read ? here : there, f->read ? there : here, b, p);
-    return f->read ? move_piece(f, s, u, block, bytes, true) : pf_save_transfer(f, there, bytes);
+    if (f->write)
+        return pf_save_transfer(f, there, bytes);
+    PF_TRY(copy(f, u->backend, here, block, bytes, true));
+    return wait_for_copies(f);
 }
 
 /* Blocks that are in use whole go as they are, and so does a whole chunk. */
-static pf_status transfer_blocks(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+static pf_status transfer_blocks(struct pf_save_stream *f, const struct pf_unit *u,
                                  const struct i16_part *c)
 {
     size_t bytes = block_bytes(c);
     if (c->hi - c->lo == PF_I16_CHUNK)
-        return transfer_buffer(f, s, u, c->chunk, bytes * (PF_I16_CHUNK / PF_I16_BLOCK));
+        return transfer_buffer(f, u, c->chunk, bytes * (PF_I16_CHUNK / PF_I16_BLOCK));
     for (int at = c->lo / PF_I16_BLOCK * PF_I16_BLOCK; at < c->hi; at += PF_I16_BLOCK) {
         char *block = c->chunk + (size_t)(at / PF_I16_BLOCK) * bytes;
         int lo = c->lo > at ? c->lo - at : 0, hi = c->hi - at < PF_I16_BLOCK ? c->hi - at : PF_I16_BLOCK;
         struct i16_part b = { .hd = c->hd, .lo = lo, .hi = hi, .kept = c->kept };
         if (lo == 0 && hi == PF_I16_BLOCK)
-            PF_TRY(transfer_buffer(f, s, u, block, bytes));
+            PF_TRY(transfer_buffer(f, u, block, bytes));
         else
-            PF_TRY(transfer_part_block(f, s, u, &b, block, bytes));
+            PF_TRY(transfer_part_block(f, u, &b, block, bytes));
     }
     return PF_OK;
 }
 
-static pf_status transfer_i16_chunk(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+static pf_status transfer_i16_chunk(struct pf_save_stream *f, const struct pf_unit *u,
                                     const struct pf_kv_view *kv, int64_t first, size_t n)
 {
     int lo = (int)(first % PF_KV_CHUNK_POSITIONS), hi = lo + (int)n;
     if (pf_kv_is_latent(kv))
-        return transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_latent(kv, (int)first), kv->hd_k, lo, hi, LATENT });
+        return transfer_blocks(f, u, &(struct i16_part){ pf_kv_latent(kv, (int)first), kv->hd_k, lo, hi, LATENT });
     f->far = kv->k_far != 0 && first / PF_KV_CHUNK_POSITIONS >= kv->n_near;
     for (int h = 0; h < kv->n_kv_head; h++) {
-        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_keys(kv, (int)first, h), kv->hd_k, lo, hi,
+        PF_TRY(transfer_blocks(f, u, &(struct i16_part){ pf_kv_i16_keys(kv, (int)first, h), kv->hd_k, lo, hi,
                                                             KEYS }));
-        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_values(kv, (int)first, h), kv->hd_v, lo, hi,
+        PF_TRY(transfer_blocks(f, u, &(struct i16_part){ pf_kv_i16_values(kv, (int)first, h), kv->hd_v, lo, hi,
                                                             VALUES }));
     }
     f->far = false;
@@ -149,60 +203,61 @@ static pf_status transfer_i16_chunk(struct pf_save_stream *f, const struct pf_se
 }
 
 /* Keys and values of one layer at n positions of one chunk, from position first on. */
-static pf_status transfer_chunk(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+static pf_status transfer_chunk(struct pf_save_stream *f, const struct pf_unit *u,
                                 const struct pf_kv_view *kv, int64_t first, size_t n)
 {
     if (kv->type == PF_KV_I16)
-        return transfer_i16_chunk(f, s, u, kv, first, n);
+        return transfer_i16_chunk(f, u, kv, first, n);
     size_t k_bytes = pf_kv_row_bytes(kv->type, kv->hd_k), v_bytes = pf_kv_row_bytes(kv->type, kv->hd_v);
     for (int h = 0; h < kv->n_kv_head; h++) {
         size_t row = pf_kv_row(kv, (int)first, h);
-        PF_TRY(transfer_buffer(f, s, u, (char *)kv->k + row * k_bytes, n * k_bytes));
+        PF_TRY(transfer_buffer(f, u, (char *)kv->k + row * k_bytes, n * k_bytes));
         if (kv->v)                           /* NULL: values are part of the keys, or there are none */
-            PF_TRY(transfer_buffer(f, s, u, (char *)kv->v + row * v_bytes, n * v_bytes));
+            PF_TRY(transfer_buffer(f, u, (char *)kv->v + row * v_bytes, n * v_bytes));
     }
     return PF_OK;
 }
 
 /* A state that is ahead of what is computed is not saved: the one before the last step is, and its rows are evaluated
  * again. */
-pf_status pf_save_transfer_state(struct pf_save_stream *f, const struct pf_session *s)
+pf_status pf_save_transfer_state(struct pf_save_stream *f)
 {
+    const struct pf_session *s = f->s;
     bool ahead = f->write && pf_state_behind(s) > 0;
     for (int i = 0; i < s->n_units; i++)
-        PF_TRY(transfer_buffer(f, s, &s->units[i], ahead ? s->units[i].next : s->units[i].state,
+        PF_TRY(transfer_buffer(f, &s->units[i], ahead ? s->units[i].next : s->units[i].state,
                                s->units[i].state_bytes));
-    return PF_OK;
+    return settle(f);
 }
 
 /* Transfers keys and values of positions [from, n). In a ring shorter than the saved one, the later positions stay. */
-static pf_status transfer_chunks(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+static pf_status transfer_chunks(struct pf_save_stream *f, const struct pf_unit *u,
                                  const struct pf_kv_view *kv, int64_t from, int64_t n)
 {
     for (int64_t p = from, next; p < n; p = next) {
         next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
         next = next < n ? next : n;
-        PF_TRY(transfer_chunk(f, s, u, kv, p, (size_t)(next - p)));
+        PF_TRY(transfer_chunk(f, u, kv, p, (size_t)(next - p)));
     }
     return PF_OK;
 }
 
 /* Whatever is kept of the positions [from, n). */
-pf_status pf_save_transfer_kv(struct pf_save_stream *f, const struct pf_session *s, int64_t from, int64_t n,
-                              int64_t held_from)
+pf_status pf_save_transfer_kv(struct pf_save_stream *f, int64_t from, int64_t n, int64_t held_from)
 {
+    const struct pf_session *s = f->s;
     int64_t in_window = from > held_from ? from : held_from;
     for (int il = 0; il < s->m->n_layer; il++) {
         const struct pf_layer *layer = &s->m->layers[il];
         const struct pf_unit *u = pf_unit_of(s, il);
         if (s->kv[il].view.n_chunks)
-            PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? in_window : from, n));
+            PF_TRY(transfer_chunks(f, u, &s->kv[il].view, layer->attn.window ? in_window : from, n));
         if (layer->compressed.blocks.ratio)
-            PF_TRY(transfer_chunks(f, s, u, &s->block_kv[il].view, from / layer->compressed.blocks.ratio,
+            PF_TRY(transfer_chunks(f, u, &s->block_kv[il].view, from / layer->compressed.blocks.ratio,
                                    n / layer->compressed.blocks.ratio));
         if (layer->has_indexer)
-            PF_TRY(transfer_chunks(f, s, u, &s->index_kv[il].view, from / s->m->index.ratio,
+            PF_TRY(transfer_chunks(f, u, &s->index_kv[il].view, from / s->m->index.ratio,
                                    n / s->m->index.ratio));
     }
-    return PF_OK;
+    return settle(f);
 }

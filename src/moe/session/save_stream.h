@@ -1,6 +1,13 @@
 /* The stream of bytes that a session is saved to or loaded from, by the caller's functions: moves keys, values and
  * states between it and the memory of the backends that hold them. save.c has the order of all that is in a save. Used
- * by the session's thread, without the step lock. */
+ * by the session's thread, without the step lock.
+ *
+ * What a device copies passes through a stage of PF_SAVE_PIECE bytes of memory that is shared with it, in the stream's
+ * order. Many parts are copied before they are waited for, since a chunk's keys of one head are so few bytes that a
+ * wait takes longer than their copy:
+ *
+ *     save    copy, copy, .. until the stage is full    wait for the device    write the stage
+ *     load    read and copy, read and copy, .. until the stage is full         wait for the device */
 #ifndef PF_SAVE_STREAM_H
 #define PF_SAVE_STREAM_H
 
@@ -10,21 +17,29 @@ enum { PF_SAVE_PIECE = 1 << 20 };
 
 /* Moves bytes between the caller's stream and memory, hashing them. */
 struct pf_save_stream {
+    const struct pf_session *s;
     pf_write_fn *write;
     pf_read_fn  *read;
     void        *ctx;
     struct pf_digester hash;
-    char        *piece;      /* [PF_SAVE_PIECE] what passes between the backend's memory and the stream */
+    pf_backend  *owner;      /* of the stage's memory */
+    char        *stage;      /* [PF_SAVE_PIECE] */
+    pf_backend  *copies;     /* what the stage holds is being copied to or from this one's memory, */
+    size_t       n_staged;   /* so many bytes; of a save they are to be written */
     bool         far;        /* what is moved now lies in memory shared with the host */
     bool         lost;       /* the device is lost: zeros are written, and bytes that are read are dropped */
 };
 
+/* One of write and read is NULL. Whatever else fails, the stream is closed. */
+pf_status pf_save_open(struct pf_save_stream *f, const struct pf_session *s, pf_write_fn *write, pf_read_fn *read,
+                       void *ctx);
+void      pf_save_close(struct pf_save_stream *f);
+/* n bytes at p; nothing is staged. */
 pf_status pf_save_transfer(struct pf_save_stream *f, void *p, size_t n);
 /* The recurrent state. One that is ahead of what is computed is not saved: that before the last step is, and its rows
- * are evaluated again. */
-pf_status pf_save_transfer_state(struct pf_save_stream *f, const struct pf_session *s);
+ * are evaluated again. Nothing is staged afterwards, nor by the next function. */
+pf_status pf_save_transfer_state(struct pf_save_stream *f);
 /* Whatever is kept of the positions [from, n): of layers with a window, from held_from on. */
-pf_status pf_save_transfer_kv(struct pf_save_stream *f, const struct pf_session *s, int64_t from, int64_t n,
-                              int64_t held_from);
+pf_status pf_save_transfer_kv(struct pf_save_stream *f, int64_t from, int64_t n, int64_t held_from);
 
 #endif

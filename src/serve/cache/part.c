@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +83,17 @@ struct sink {
     bool        is_full;
 };
 
+/* All at once, and in large pages where there are such: to get memory 4 KB at a time, or to move what is there to
+ * where there is more room, takes longer than all that is copied to it. What is not needed is never touched. */
+static void make_room(struct buf *b, uint64_t bytes)
+{
+    enum { LARGE_PAGE = 2 << 20 };
+    buf_reserve(b, bytes);
+    uintptr_t begin = ((uintptr_t)b->p + LARGE_PAGE - 1) & -(uintptr_t)LARGE_PAGE, end = (uintptr_t)b->p + b->cap;
+    if (begin < end)
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE);      /* advice: kernels without them refuse */
+}
+
 static bool write_some(void *ctx, const void *p, size_t n)
 {
     struct sink *out = ctx;
@@ -97,13 +109,15 @@ static size_t in_front(const struct part *p)
     return sizeof(struct head) + (p->n - p->from) * sizeof *p->tok;
 }
 
-pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most, struct aside *a)
+pf_status part_save(struct part *p, const pf_session *session, const struct part_limits *l, struct aside *a)
 {
-    struct head h = { .key = key, .parent_id = p->parent_id, .from = p->from, .n = p->n };
+    struct head h = { .key = l->key, .parent_id = p->parent_id, .from = p->from, .n = p->n };
     struct pf_saved saved = { 0 };
-    struct sink out = { .to = &p->data, .most = most, .a = a };
+    struct sink out = { .to = &p->data, .most = l->most, .a = a };
+    uint64_t expected = (p->n - p->from) * l->token_bytes;
     if (p->parent)
         saved = p->parent->saved;
+    make_room(&p->data, expected < l->most ? expected : l->most);
     buf_add(&p->data, &h, sizeof h);         /* which is filled in when `saved` is known */
     buf_add(&p->data, p->tok, (p->n - p->from) * sizeof *p->tok);
     pf_status st = pf_session_save_more(session, &saved, write_some, &out);

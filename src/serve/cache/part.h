@@ -33,8 +33,13 @@ void part_free(struct part *p);
 /* How many of n tokens the part's own begin with, the first `from` being the same. */
 size_t part_common(const struct part *p, const int32_t *tok, size_t n);
 
+struct part_limits {
+    uint64_t key, most;              /* of the model; bytes of data at most */
+    uint64_t token_bytes;            /* about as many as a token takes; 0: not known */
+};
+
 /* Fills data from the session, and with it `saved` and `bytes`. PF_ECONTEXT: that would be more than `most` bytes. */
-pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most, struct aside *a);
+pf_status part_save(struct part *p, const pf_session *session, const struct part_limits *l, struct aside *a);
 /* Adds the part to a session that holds what it continues; without a parent, to an empty one. What is not done leaves
  * the session empty, if anything of the part was read. WRONG: its file is gone, cut off, damaged, or another model's.
  * FAILED: for a reason that says nothing about the file, as a drive's errors, a lack of memory or of permission; or it

@@ -21,7 +21,7 @@ static const double LEAST_WAIT_S = 1, MOST_WAIT_S = 256, WAITS_PER_TRY = 4;
 
 struct saved {
     char    *folder;
-    uint64_t most, key, total, n_used;
+    uint64_t most, key, token_bytes, total, n_used;
     struct part   *parts[MOST_PARTS + 1];
     int            n;                /* between calls, MOST_PARTS at most */
     struct part   *written;          /* whose file is being written, or was lately; NULL: nobody wants to know */
@@ -296,7 +296,9 @@ static enum put make(const struct saved *s, struct part *parent, const pf_sessio
         for (const struct part *p = parent; p; p = p->parent)
             before += p->bytes;
         struct part *p = part_new(parent, session);
-        pf_status st = part_save(p, session, s->key, s->most > before ? s->most - before : 0, s->aside);
+        struct part_limits l = { .key = s->key, .most = s->most > before ? s->most - before : 0,
+                                 .token_bytes = s->token_bytes };
+        pf_status st = part_save(p, session, &l, s->aside);
         if (st == PF_OK) {
             *made = p;
             return PUT_DONE;
@@ -440,6 +442,11 @@ struct saved *saved_open(const char *folder, uint64_t most, uint64_t key)
 void saved_set_aside(struct saved *s, struct aside *a)
 {
     s->aside = a;
+}
+
+void saved_expect(struct saved *s, uint64_t token_bytes)
+{
+    s->token_bytes = token_bytes;
 }
 
 uint64_t saved_most(const struct saved *s)

@@ -33,6 +33,8 @@ struct aside;
 struct saved *saved_open(const char *folder, uint64_t most, uint64_t key);
 /* Where saving and loading pause, and where they leave while a drive is waited for. NULL: nowhere. */
 void saved_set_aside(struct saved *s, struct aside *a);
+/* About how many bytes a token of a conversation takes: room for all of it is made at once. */
+void saved_expect(struct saved *s, uint64_t token_bytes);
 uint64_t saved_most(const struct saved *s);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
