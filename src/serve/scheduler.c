@@ -447,25 +447,51 @@ static void drop_gone_running(struct sched *sched)
 
 /* ---- Moves ------------------------------------------------------------------------------------------------------- */
 
-/* A slice of what is to be moved, short enough not to be felt between two steps of the others, and long enough not to
- * take for ever where those are longer than the bound on pauses. */
+static bool any_answers(const struct sched *sched)
+{
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched_is_ready(sched, i) && sched->slots[i].answering)
+            return true;
+    return false;
+}
+
+/* How long a slice of what is to be moved may be: not to be felt between two steps where others' answers are made, and
+ * yet not to take for ever where their steps are longer than the bound on pauses. Prompts alone can wait until a
+ * conversation is moved, which is for a request that waits, too. */
+static double move_seconds(const struct sched *sched)
+{
+    static const double MOVED_AT_ONCE_S = 1;
+    double pause_s = 1e-3 * (double)sched->o.pause_ms;
+    return any_answers(sched) ? (sched->step_s > pause_s ? sched->step_s : pause_s) / 4 : MOVED_AT_ONCE_S;
+}
+
+/* Whether a request waits that could have a slot now. */
+static bool is_waited_for(struct sched *sched)
+{
+    return sched_any_free(sched) && !is_queue_empty(sched);
+}
+
+/* Looks up from what is moved after so long, whatever a slice may take. */
+static const double LOOK_UP_S = 0.025;
+
+/* A slice of what is to be moved, which ends when a drive is waited for, since prompts can go on meanwhile. */
 static void move_sequences(struct sched *sched)
 {
-    double pause_s = 1e-3 * (double)sched->o.pause_ms;
-    double left = (sched->step_s > pause_s ? sched->step_s : pause_s) / 4, end = now_s() + left;
+    double left = move_seconds(sched), end = now_s() + left;
     bool alone = true;
     for (int i = 0; i < sched->n_slots; i++)
         alone = alone && !sched_is_ready(sched, i);
     while (left > 0 && (sched->moved.slot || (!any_awaited(sched) && begin_next_move(sched)))) {
-        if (!aside_go_on(sched->aside, left, alone))
+        if (aside_go_on(sched->aside, left < LOOK_UP_S ? left : LOOK_UP_S, alone))
+            end_move(sched);
+        else if (aside_is_away(sched->aside) || is_waited_for(sched))
             return;
-        end_move(sched);
         drop_gone_running(sched);        /* what was given up is not gone on with */
         left = end - now_s();
     }
 }
 
-/* ---- The whole --------------------------------------------------------------------------------------------------- */
+/* ---- The thread -------------------------------------------------------------------------------------------------- */
 
 bool sched_ill(struct sched *s, struct buf *why)
 {

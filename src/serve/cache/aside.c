@@ -130,6 +130,14 @@ void aside_give_up(struct aside *a)
     pthread_mutex_unlock(&a->lock);
 }
 
+bool aside_is_away(struct aside *a)
+{
+    pthread_mutex_lock(&a->lock);
+    bool is = a->is_away;
+    pthread_mutex_unlock(&a->lock);
+    return is;
+}
+
 bool aside_go_on(struct aside *a, double seconds, bool alone)
 {
     struct timespec end;

@@ -21,6 +21,8 @@ void aside_begin(struct aside *a, void (*fn)(void *ctx), void *ctx);
 /* By the owner: a slice of some length, at whose end a thread that has left is not waited for. Without `alone`, the
  * owner has other work, and a thread that is still away from an earlier slice gets none. Whether the work is done. */
 bool aside_go_on(struct aside *a, double seconds, bool alone);
+/* By the owner, between two slices: whether the work waits for something else. */
+bool aside_is_away(struct aside *a);
 /* By the owner: what is under way is to end, within the next slice where it is not away, and to leave behind what was
  * true before, or something else that is whole. */
 void aside_give_up(struct aside *a);
