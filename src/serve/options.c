@@ -30,7 +30,8 @@ static const struct opt rows[] = {
     { GROUP_SERVER, 0, "body-mb", WHOLE, "N", AT(body_mb), 1, 512, NULL, false,
       "the largest body of a request, in MB of 1e6 bytes (default 32)" },
     { GROUP_SERVER, 0, "pause-ms", WHOLE, "N", AT(pause_ms), 1, 60000, NULL, false,
-      "how long a piece of one request's prompt may stop the others' answers (default 100)" },
+      "how long a piece of one request's prompt may stop the others' answers (default 100, and up to 400 where shorter "
+      "pieces would make the prompt less than half as fast as it is alone)" },
 };
 
 /* Whether the server has an option of pfmoe-run's table: those of the model and the machine, and sampling for requests
@@ -64,7 +65,7 @@ static const struct opts_program program = {
 void options_read(struct serve_settings *s, int argc, char **argv)
 {
     *s = (struct serve_settings){ .host = "127.0.0.1", .port = 8080, .n_slots = 4, .cache_mb = UNSET, .queue = 256,
-                                  .body_mb = 32, .pause_ms = 100 };
+                                  .body_mb = 32, .pause_ms = UNSET };
     opts_read_of(&program, &s->run, argc, argv);
     if (s->api_key && !*s->api_key)
         die(EXIT_USAGE, "--api-key: the key is empty");

@@ -17,10 +17,12 @@ size_t sched_lone_rows(const struct sched *s)
     return by_layers ? STEPS_AT_ONCE * most_rows(s) : most_rows(s);
 }
 
-/* As many rows as the bound on pauses allows. */
+/* Of prompts in a round of several (learn_rows). Before the first one, where a wider bound allows for mistakes, as many
+ * as would take a pause if they took what they take in a prompt that is alone. */
 static size_t rows_of_a_pause(const struct sched *s)
 {
-    double rows = s->row_s > 0 ? (double)s->o.pause_ms * 1e-3 / s->row_s : 0;
+    bool may_guess = s->shared_rows == 0 && s->lone_row_s > 0 && s->o.most_pause_ms > s->o.pause_ms;
+    double rows = may_guess ? 1e-3 * (double)s->o.pause_ms / s->lone_row_s : s->shared_rows;
     double most = (double)most_rows(s);
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > most ? (size_t)most : (size_t)rows;
 }
@@ -29,8 +31,24 @@ static size_t rows_of_a_pause(const struct sched *s)
 struct round {
     struct pf_batch_part parts[PF_MAX_BATCH_PARTS];
     struct slot         *of[PF_MAX_BATCH_PARTS];
-    size_t n, rows;
+    size_t n, rows, prompt_rows;
 };
+
+/* Rows of prompts for the next rounds, after one of several parts: as many as the bound on pauses allows. Where a
+ * step's time is hardly its rows', as where each brings all experts from main memory, that would make a prompt many
+ * times slower and the others' pauses little shorter: so more, up to the wider bound, as long as a row takes more than
+ * twice what it takes in a prompt alone. A round with fewer rows than it might have had says nothing of more. */
+static void learn_rows(struct sched *s, const struct round *r, double row_s)
+{
+    double pause = 1e-3 * (double)s->o.pause_ms, most_pause = 1e-3 * (double)s->o.most_pause_ms;
+    double took = row_s * (double)r->rows, rows = (double)r->prompt_rows;
+    if (r->prompt_rows < LEAST_ROWS || (took <= pause && r->prompt_rows < rows_of_a_pause(s)))
+        return;
+    s->row_s = row_s;
+    bool is_dear = s->lone_row_s > 0 && row_s > 2 * s->lone_row_s;
+    double more = (is_dear ? most_pause : pause) / took;
+    s->shared_rows = rows * (more < 0.5 ? 0.5 : more);
+}
 
 static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t n)
 {
@@ -83,6 +101,7 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
         end = stops && from < sched_n_led(sched, s) ? sched_n_led(sched, s) : end;
         size_t n = end - from < rows ? end - from : rows;
         add_part(r, s, tok + from, n);
+        r->prompt_rows += n;
         rows -= n;
         p->served = p->client->served = p->client->address->served = ++sched->n_slices;
     }
@@ -92,12 +111,14 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
  * one is broken off when somebody comes who has a slot, a free one or by claim, and the slice does not end by itself
  * soon. Its steps that were through are kept; what was under way is lost, which may be all of it. Slices after that are
  * short at first and double, so that a prompt gets on however often it is disturbed: what is lost is never more than
- * what was done since the last time. The end is far away as long as nobody knows how long such slices take. A slice
- * that is no longer than a pause is not broken off for a claim. */
+ * what was done since the last time. The end is far away as long as nobody knows how long such slices take, and a
+ * slice takes no less than the last one that had no more rows. One that is no longer than a pause is not broken off for
+ * a claim. */
 static void begin_lone(struct sched *s, const struct round *r)
 {
     bool is_short = r->rows <= rows_of_a_pause(s), is_free = sched_any_free(s);
     double takes = s->lone_row_s > 0 ? s->lone_row_s * (double)r->rows : NEVER / 2;
+    takes = s->lone_s > takes && r->rows >= s->n_lone ? s->lone_s : takes;
     pthread_mutex_lock(&s->lock);
     s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
     s->lone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
@@ -129,6 +150,8 @@ static void end_lone(struct sched *s, const struct round *r, double row_s)
         atomic_fetch_add(&metrics.broken_off, 1);
         s->lone_rows = rows_of_a_pause(s);
     } else if (r->parts[0].status == PF_OK) {
+        s->lone_s = row_s * (double)r->rows;
+        s->n_lone = r->rows;
         s->lone_row_s = 4 * r->rows > most_rows(s) ? row_s : s->lone_row_s;      /* a row of few takes longer */
         s->lone_rows = 2 * s->lone_rows < sched_lone_rows(s) ? 2 * s->lone_rows : sched_lone_rows(s);
     }
@@ -181,10 +204,10 @@ static double run(struct sched *sched, struct round *r, bool lone)
 static void evaluate(struct sched *sched, struct round *r)
 {
     bool lone = r->n == 1 && !r->of[0]->answering;
-    double took = run(sched, r, lone);
+    double row_s = run(sched, r, lone);
     take_health(sched, r);
-    if (r->n > 1 && r->rows >= LEAST_ROWS)
-        sched->row_s = took > sched->row_s ? took : 0.75 * sched->row_s + 0.25 * took;
+    if (r->n > 1)
+        learn_rows(sched, r, row_s);
     for (size_t i = 0; i < r->n; i++) {
         if (r->parts[i].status == PF_ECANCEL && !lone)       /* meant a slice that was over: it is as it was before */
             continue;

@@ -49,8 +49,11 @@ struct sched {
     uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;
     double            step_s;        /* of the last round, while others wait for it; else 0 */
-    double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
+    double            shared_rows;   /* that prompts may have in a round of several; 0: there was none yet */
+    double            row_s;         /* of a row in such a round lately; 0: not known */
     double            lone_row_s;    /* of a row in the last slice of a prompt that was alone; 0: not known */
+    double            lone_s;        /* that the last such slice took, of n_lone rows */
+    size_t            n_lone;
     size_t            lone_rows;     /* that such a slice may have */
     pthread_t         thread;
     pthread_mutex_t   lock;

@@ -97,6 +97,7 @@ static struct saved *open_saved(const struct server *server)
 static void open_model(struct server *server)
 {
     const struct settings *s = &server->s->run;
+    const int64_t pause_ms = server->s->pause_ms;
     server->m = load_model(s, false);
     if (!pf_model_info(server->m)->has_tokenizer)
         die(EXIT_FAILED, "%s has no tokenizer", load_path(s));
@@ -104,7 +105,8 @@ static void open_model(struct server *server)
     choose_template(server, s->template);
     set_defaults(&server->defaults, s, pf_model_info(server->m));
     struct sched_opts o = { .m = server->m, .n_slots = (int)server->s->n_slots, .queue = (int)server->s->queue,
-                            .pause_ms = server->s->pause_ms };
+                            .pause_ms = pause_ms != UNSET ? pause_ms : 100,
+                            .most_pause_ms = pause_ms != UNSET ? pause_ms : 400 };
     struct pf_chat_opts chat;
     pf_chat_opts_init(&chat);
     chat.template_name = server->prompt.template_name;
