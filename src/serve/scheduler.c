@@ -29,7 +29,7 @@ static bool open_slot(struct sched *sched, int i)
  * made again in seconds, which short requests in between, as agents make them, are not worth. */
 static uint64_t stays_until(const struct slot *s)
 {
-    enum { TOKENS_OF_A_USE = 2048 };
+    enum { TOKENS_OF_A_USE = 256 };
     return s->used + (uint64_t)pf_session_pos(s->session) / TOKENS_OF_A_USE;
 }
 
