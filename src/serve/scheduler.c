@@ -120,13 +120,16 @@ static void begin_move(struct sched *sched, struct slot *s, const struct slot *f
     aside_begin(sched->aside, from ? copy_aside : exchange_aside, sched);
 }
 
-/* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. A
- * free slot may have got its job while its sequence is being kept. */
+/* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. What
+ * is being kept since nothing was to be done can wait, unless the slot is to lose it now. */
 static void move_if_needed(struct sched *sched, struct slot *s)
 {
     struct prompt q = slot_goal(s);
     struct place *p = place_of(sched, s);
-    p->moves = sched->moved.slot == s || keep_would_exchange(&sched->keeper, s, &q);
+    bool exchanges = keep_would_exchange(&sched->keeper, s, &q), is_kept = sched->moved.slot == s;
+    p->moves = is_kept || exchanges;
+    if (is_kept ? !exchanges : sched->moved.slot && !sched->moved.slot->job)
+        aside_give_up(sched->aside);
     p->since = p->moves ? 0 : p->since;
 }
 
@@ -196,14 +199,22 @@ static bool is_idle(struct sched *s)
     return is_queue_empty(s) && !any_running(s);
 }
 
+/* Whether a slot's sequence is kept before the slot is lost: to outlive the program, or, if that costs nothing that is
+ * kept already, so that who gets the slot later need not wait for it. */
+static bool is_kept_early(const struct sched *s, const struct slot *slot)
+{
+    return slot->session && slot->unsaved &&
+           (s->outlive || saved_has_room(s->keeper.saved, (size_t)pf_session_pos(slot->session)));
+}
+
 /* One after the other, while nobody waits for a slot or has one. Whether the next one is to wait for a file that is
  * still being written. */
 static bool keep_when_idle(struct sched *s)
 {
-    if (!s->keeper.saved || !s->outlive || s->moved.slot || !is_idle(s))
+    if (!s->keeper.saved || s->moved.slot || !is_idle(s))
         return false;
     int i = 0;
-    while (i < s->n_slots && !(s->slots[i].session && s->slots[i].unsaved))
+    while (i < s->n_slots && !is_kept_early(s, &s->slots[i]))
         i++;
     if (i < s->n_slots && saved_is_busy(s->keeper.saved))
         return true;

@@ -454,6 +454,12 @@ uint64_t saved_most(const struct saved *s)
     return s->most;
 }
 
+bool saved_has_room(const struct saved *s, size_t n_tok)
+{
+    uint64_t room = s->total < s->most ? s->most - s->total : 0;
+    return s->token_bytes > 0 && s->n < MOST_PARTS && n_tok <= room / s->token_bytes;
+}
+
 void saved_close(struct saved *s)
 {
     wait_for(s, NULL);

@@ -36,6 +36,8 @@ void saved_set_aside(struct saved *s, struct aside *a);
 /* About how many bytes a token of a conversation takes: room for all of it is made at once. */
 void saved_expect(struct saved *s, uint64_t token_bytes);
 uint64_t saved_most(const struct saved *s);
+/* Whether so many tokens more would have room without anything else going. */
+bool saved_has_room(const struct saved *s, size_t n_tok);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
 
