@@ -72,9 +72,25 @@ void job_free(struct job *j)
     free(j);
 }
 
+/* Clients and proxies give up a connection that is silent for a minute or so, which a prompt may well take. What begins
+ * with a colon is a comment to them. */
+void job_keep_alive(struct job *j)
+{
+    static const char comment[] = ": the answer has not begun yet\n\n";
+    static const double SILENT_S = 5;
+    double now = now_s();
+    if (j->begun || !j->req.stream || now - (j->heard > 0 ? j->heard : j->since) < SILENT_S)
+        return;
+    j->heard = now;
+    exchange_open(j->x);
+    exchange_put(j->x, comment, sizeof comment - 1);
+}
+
 void job_fail(struct job *j, const struct trouble *t)
 {
-    if (j->begun && j->req.stream) {
+    if (j->heard > 0 && !j->begun)
+        j->protocol->begin(j);
+    if ((j->heard > 0 || j->begun) && j->req.stream) {
         j->protocol->broken(j, t);
         exchange_end(j->x);
     } else {

@@ -516,7 +516,7 @@ static void *run(void *ctx)
 {
     struct sched *s = ctx;
     while (wait_for_work(s)) {
-        sched_drop_gone(s);
+        sched_look_after(s);
         drop_gone_running(s);
         fill_slots(s);
         move_sequences(s);

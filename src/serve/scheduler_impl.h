@@ -102,8 +102,9 @@ struct waiting *sched_take_next(struct sched *s, struct party **client);
 void sched_give_back(struct sched *s, struct party *client);
 /* Lets go of a job for which nobody waits. */
 void sched_forget(struct waiting *w);
-/* Lets go of requests in the queue, or parked until their next turn, whose clients have gone; asks every ASKED_S. */
-void sched_drop_gone(struct sched *s);
+/* Every ASKED_S: lets go of requests in the queue, or parked until their next turn, whose clients have gone; and tells
+ * those that still wait for the beginning of a stream that it will come. */
+void sched_look_after(struct sched *s);
 
 /* ---- rounds.c ---------------------------------------------------------------------------------------------------- */
 

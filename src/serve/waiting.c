@@ -200,7 +200,17 @@ void sched_give_back(struct sched *s, struct party *client)
     pthread_mutex_unlock(&s->lock);
 }
 
-void sched_drop_gone(struct sched *sched)
+/* With the lock. */
+static void keep_streams(struct sched *sched)
+{
+    for (struct queued *t = sched->turns.first; t; t = t->next)
+        job_keep_alive(waiting_of(t)->job);
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched->slots[i].job && !sched->slots[i].job->over)
+            job_keep_alive(sched->slots[i].job);
+}
+
+void sched_look_after(struct sched *sched)
 {
     double now = now_s();
     if (now - sched->asked < ASKED_S)
@@ -208,6 +218,7 @@ void sched_drop_gone(struct sched *sched)
     sched->asked = now;
     pthread_mutex_lock(&sched->lock);
     struct queued *gone = take_gone(sched, true);
+    keep_streams(sched);
     atomic_store(&metrics.waiting, sched->turns.n);
     pthread_mutex_unlock(&sched->lock);
     forget_all(gone);

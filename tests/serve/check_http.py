@@ -198,6 +198,35 @@ def check_gone_in_queue():
         last.close()
 
 
+def check_kept_alive():
+    """Streams that have to wait say so."""
+    bodies = ((CHAT, chat("x", max_tokens=1, stream=True)),
+              ("/v1/responses", {"model": "m", "input": "x", "max_output_tokens": 16, "stream": True}),
+              ("/v1/messages", {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "stream": True}))
+    with Server("--slots", "1", "-c", "60000") as s:
+        runs = send(s, CHAT, chat("Tell me a long fable.", max_tokens=50000, ignore_eos=True))
+        wait_until("it runs", lambda: s.metric("requests_running") == 1)
+        wait = [(send(s, path, body), end) for (path, body), end in zip(bodies, (b"[DONE]", b"response.incomplete", b"message_stop"))]
+        texts = [read_until(c, b"\n: ") for c, _ in wait]
+        check(all(b" 200 " in t and b"text/event-stream" in t for t in texts), texts)
+        runs.close()
+        for c, end in wait:
+            check(end in read_until(c, end), "a stream that waited does not end")
+            c.close()
+
+
+def read_until(c, word):
+    """What comes, up to and with a word."""
+    c.settimeout(20)
+    text = b""
+    while word not in text:
+        more = c.recv(65536)
+        if not more:
+            return text
+        text += more
+    return text
+
+
 def check_waiting_bodies():
     """What requests hold that wait is bounded in sum, not what is being read alone."""
     long = chat("Tell me a long fable.", max_tokens=4000, ignore_eos=True, n=16)
@@ -380,6 +409,7 @@ def main():
             print("%.1f s" % (time.time() - begin))
     check_keys()
     check_gone_in_queue()
+    check_kept_alive()
     check_waiting_bodies()
     check_ends_at_once()
     check_end()

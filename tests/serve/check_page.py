@@ -37,9 +37,11 @@ def check_talk(s, b):
 
 
 def check_folds(b):
-    """The answer comes by hand: each piece is put into a stream, as the server would send it."""
-    b.value("window.fetch = () => Promise.resolve(new Response(new ReadableStream({ start(c) { window.piece = d => "
-            "c.enqueue(new TextEncoder().encode('data: ' + d + '\\n\\n')); } })))")
+    """The answer comes by hand, behind the comment of one that let its client wait: each piece is put into a stream, as
+    the server would send it."""
+    b.value("window.fetch = () => Promise.resolve(new Response(new ReadableStream({ start(c) { "
+            "const put = t => c.enqueue(new TextEncoder().encode(t)); put(': not yet\\n\\n'); "
+            "window.piece = d => put('data: ' + d + '\\n\\n'); } })))")
     ask(b, "?")
     b.wait("window.piece")
 
