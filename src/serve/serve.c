@@ -185,12 +185,22 @@ static void finish(struct http *http)
 
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
-static struct http *open_http(struct server *server)
+/* Before the model is loaded, which may take minutes: an address that is taken is told at once. */
+static int bind_address(const struct serve_settings *s)
+{
+    struct buf why = { 0 };
+    int fd = http_bind(s->host, (int)s->port, &why);
+    if (fd < 0)
+        die(EXIT_FAILED, "%s", buf_text(&why));
+    return fd;
+}
+
+static struct http *open_http(struct server *server, int fd)
 {
     const struct serve_settings *s = server->s;
     struct buf why = { 0 };
     int port;
-    struct http_opts o = { .host = s->host, .port = (int)s->port, .api_key = s->api_key, .cors = s->cors,
+    struct http_opts o = { .fd = fd, .api_key = s->api_key, .cors = s->cors,
                            .body_bytes = (size_t)s->body_mb * 1000000, .routes = routes, .ctx = server,
                            .unread = { .one_bytes = 8000000, .all_bytes = 512000000, .seconds = 60,
                                        .bytes_per_second = 65536 } };
@@ -216,10 +226,11 @@ static int start(int argc, char **argv)
     watch_signals(&server);
     server.s = &s;
     server.started = (int64_t)time(NULL);
+    int fd = bind_address(&s);
     open_model(&server);
     atomic_store(&server.loaded, true);      /* before the address is told: who reads it may end the server at once */
     work_open();
-    struct http *http = open_http(&server);
+    struct http *http = open_http(&server, fd);
     while (sem_wait(&end_asked) != 0)
         ;
     finish(http);

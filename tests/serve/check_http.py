@@ -52,6 +52,12 @@ def check_paths(s):
     check(s.post(CHAT, chat("x", max_tokens=1), local)[0] == 200, "its page by the name localhost may not")
 
 
+def check_taken(s):
+    """A port that is taken is found before the model is read."""
+    r = subprocess.run([serve_path, "--port", str(s.port)], capture_output=True, env=environment(), timeout=60)
+    check(r.returncode == 1 and b"already in use" in r.stderr and b"weights" not in r.stderr, r.stderr)
+
+
 def raw(s, data, timeout=30):
     """What the server says to these bytes."""
     c = socket.create_connection(("127.0.0.1", s.port), timeout)
@@ -403,7 +409,7 @@ def main():
     check_long_stays()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous, check_many_words, check_costly_tools):
+        for part in (check_paths, check_taken, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous, check_many_words, check_costly_tools):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))

@@ -74,8 +74,8 @@ static const struct route routes[] = {
 static struct http *serve(struct unread_limits limits)
 {
     struct buf why = { 0 };
-    struct http *h = http_open(&(struct http_opts){ .host = "127.0.0.1", .body_bytes = 1000, .routes = routes,
-                                                    .unread = limits }, &port, &why);
+    struct http *h = http_open(&(struct http_opts){ .fd = http_bind("127.0.0.1", 0, &why), .body_bytes = 1000,
+                                                    .routes = routes, .unread = limits }, &port, &why);
     CHECK(h, "%s", buf_text(&why));
     buf_free(&why);
     return h;

@@ -382,8 +382,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **slot, enum 
 
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
-/* A socket that listens; -1: *why. */
-static int listen_at(const char *host, int port, struct buf *why)
+int http_bind(const char *host, int port, struct buf *why)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *all;
     char service[16];
@@ -398,7 +397,7 @@ static int listen_at(const char *host, int port, struct buf *why)
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
         if (fd >= 0)
             setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-        if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0) {
+        if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) != 0) {
             error = errno;
             if (fd >= 0)
                 close(fd);
@@ -439,27 +438,29 @@ static unsigned most_connections(void)
 
 struct http *http_open(const struct http_opts *o, int *port, struct buf *why)
 {
-    int fd = listen_at(o->host, o->port, why);
-    if (fd < 0)
+    if (listen(o->fd, SOMAXCONN) != 0) {
+        buf_printf(why, "cannot listen: %s", strerror(errno));
+        close(o->fd);
         return NULL;
+    }
     struct http *h = xrealloc(NULL, 1, sizeof *h);
     mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);     /* all wait while a body grows: its pages are moved, not copied */
     *h = (struct http){ .o = *o };
     if (getrandom(&h->hash_key, sizeof h->hash_key, 0) < 0)
         h->hash_key = (uintptr_t)h;
-    *port = port_of(fd, &h->loopback);
+    *port = port_of(o->fd, &h->loopback);
     h->unread = unread_open(&o->unread);
     unsigned most = most_connections();          /* one address has three quarters of them at most */
     h->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
-        on_request, h, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        on_request, h, MHD_OPTION_LISTEN_SOCKET, o->fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
         MHD_OPTION_CONNECTION_LIMIT, most, MHD_OPTION_PER_IP_CONNECTION_LIMIT, most - most / 4, MHD_OPTION_END);
     if (h->daemon)
         return h;
     buf_printf(why, "the HTTP server does not start");
     unread_close(h->unread);
-    close(fd);
+    close(o->fd);
     free(h);
     return NULL;
 }

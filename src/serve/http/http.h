@@ -39,8 +39,7 @@ struct route {
 };
 
 struct http_opts {
-    const char *host;
-    int         port;
+    int         fd;                  /* http_bind's, which http_open closes if it fails, else http_close */
     const char *api_key;             /* NULL: anybody may */
     const char *cors;                /* an origin that browsers may call from, "*" for all; NULL: none */
     size_t      body_bytes;          /* the largest body */
@@ -50,7 +49,9 @@ struct http_opts {
 };
 struct http;
 
-/* NULL: *why says why not. The port that was taken is in *port (0 in o lets the system choose). */
+/* A socket at an address, to which nobody can connect yet; port 0: any that is free. -1: *why says why not. */
+int http_bind(const char *host, int port, struct buf *why);
+/* NULL: *why says why not. The socket's port is in *port. */
 struct http *http_open(const struct http_opts *o, int *port, struct buf *why);
 /* No new connections and no new requests; those that run go on. */
 void http_quiet(struct http *h);
