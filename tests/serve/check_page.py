@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The chat's page in headless Chromium, by keyboard alone: an answer comes, Esc stops one, reasoning and calls stay folded
-or open as the user left them while the answer goes on. Skipped where there is no Chromium."""
+"""The chat's page in headless Chromium, by keyboard alone: an answer comes, Esc stops one, a new chat holds nothing of the old
+one, a message that got no answer comes back, an answer that was cut says so, reasoning and calls stay folded or open as the
+user left them while the answer goes on. Skipped where there is no Chromium."""
 import json
 import sys
 import tempfile
@@ -33,6 +34,28 @@ def check_talk(s, b):
     b.wait("!running")
     b.wait("send.textContent == 'Send'")
     check(not b.value("!!document.querySelector('.error')"), "a stopped answer shows an error")
+    b.value("text.value = ''")
+    b.value("by('fresh').click()")
+
+
+def check_new_chat(b):
+    """A conversation that begins during an answer has nothing of the old one."""
+    ask(b, "Tell me about a crow.")
+    b.wait("running && document.querySelector('article').innerText.trim()")
+    b.value("by('fresh').click()")
+    b.wait("!running")
+    check(b.value("messages.length") == 0 and not b.value("talk.innerText.trim()"), b.value("JSON.stringify(messages)"))
+    check(not b.value("text.value"), "the old message came back into the new conversation")
+
+
+def check_refused(b):
+    """A message that the server refuses is left for another try."""
+    long = "fox " * 20000
+    b.value("text.value = %s" % json.dumps(long))
+    b.value("by('form').requestSubmit()")
+    b.wait("!running && document.querySelector('.error')")
+    check(b.value("text.value") == long.strip() and b.value("messages.length") == 0, b.value("text.value.length"))
+    b.value("text.value = ''")
     b.value("by('fresh').click()")
 
 
@@ -66,9 +89,11 @@ def check_folds(b):
     b.wait(SHOWN + ".at(-1)[2] == '{\"b\":2}'")
     check(b.value(SHOWN) == want, b.value(SHOWN))
     check(b.value("document.activeElement.textContent") == "Call of look", "the keyboard lost its place")
+    b.value("piece(%s)" % json.dumps(json.dumps({"choices": [{"delta": {}, "finish_reason": "length"}]})))
     b.value("piece('[DONE]')")
     b.wait("!running")
     check(b.value(SHOWN) == want, b.value(SHOWN))
+    check("(cut: " in b.value("talk.lastChild.innerText"), b.value("talk.lastChild.innerText"))
 
 
 def main():
@@ -78,6 +103,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="pfmoe-test-") as folder, Server() as s:
         with browser.Browser("http://127.0.0.1:%d/" % s.port, folder) as b:
             check_talk(s, b)
+            check_new_chat(b)
+            check_refused(b)
             check_folds(b)
     finish()
 
