@@ -93,12 +93,12 @@ static bool ends_with(struct pf_str s, const char *tail)
     return s.n >= n && memcmp(s.p + s.n - n, tail, n) == 0;
 }
 
-/* ffn_gate_exps.weight, with all experts in one tensor, or ffn_gate.7.weight, as files of 2023 have it. */
+/* ffn_gate_exps.weight, or .bias, with all experts in one tensor; or ffn_gate.7.weight, as files of 2023 have it. */
 static bool is_expert(struct pf_str name)
 {
     static const char *const old_names[] = { "ffn_gate.", "ffn_up.", "ffn_down." };
     struct pf_str rest;
-    if (ends_with(name, "_exps.weight"))
+    if (ends_with(name, "_exps.weight") || ends_with(name, "_exps.bias"))
         return true;
     if (layer_of(name, &rest) < 0 || !ends_with(rest, ".weight"))
         return false;

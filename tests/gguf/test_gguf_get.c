@@ -214,7 +214,7 @@ static void test_verify_good(const struct buf *good, uint8_t fill)
 /* Two layers and a predicting one, 4 experts of which 1 is used. */
 static void put_moe(struct buf *b, bool tied)
 {
-    put_header(b, 3, tied ? 7 : 8, 8);
+    put_header(b, 3, tied ? 8 : 9, 8);
     put_kv_string(b, "general.architecture", "moe-x");
     put_kv_string(b, "general.type", "model");
     put_kv_u32(b, "moe-x.block_count", 3);
@@ -233,10 +233,11 @@ static void put_moe(struct buf *b, bool tied)
     put_tensor(b, "blk.1.ffn_down.weight", PF_F32, 32, 1, 1472);         /* 128 */
     put_tensor(b, "blk.2.ffn_up_exps.weight", PF_F32, 32, 1, 1600);      /* 128, not read to decode */
     put_tensor(b, "per_layer_token_embd.weight", PF_F32, 32, 3, 1728);   /* 384, a row 128 */
+    put_tensor(b, "blk.0.ffn_gate_exps.bias", PF_F32, 32, 4, 2112);      /* 512 */
     if (!tied)
-        put_tensor(b, "output.weight", PF_F32, 32, 2, 2112);             /* 256 */
+        put_tensor(b, "output.weight", PF_F32, 32, 2, 2624);             /* 256 */
     pad_to(b, 32);
-    put_zeros(b, tied ? 2112 : 2368);
+    put_zeros(b, tied ? 2624 : 2880);
 }
 
 static void test_inspect(bool tied)
@@ -249,12 +250,12 @@ static void test_inspect(bool tied)
     CHECK(strcmp(info.architecture, "moe-x") == 0 && strcmp(info.kind, "model") == 0 && info.name[0] == 0);
     CHECK(info.n_layers == 2 && info.n_embd == 64 && info.n_heads == 8 && info.n_kv_heads == 8 && info.n_vocab == 10);
     CHECK(info.n_experts == 4 && info.n_experts_used == 1 && info.file_bytes == b.n && info.n_shards == 1);
-    CHECK(info.expert_bytes == 512 + 128 + 128);
-    CHECK(info.weight_bytes == 680 + 512 + 4 * 128 + 384 + (tied ? 0u : 256u));
-    CHECK(info.bytes_per_token == (tied ? 680u : 68u + 256u) + (512 + 128) / 4 + 128 + 128 + 128);
+    CHECK(info.expert_bytes == 2 * 512 + 128 + 128);
+    CHECK(info.weight_bytes == 680 + 2 * 512 + 4 * 128 + 384 + (tied ? 0u : 256u));
+    CHECK(info.bytes_per_token == (tied ? 680u : 68u + 256u) + (2 * 512 + 128) / 4 + 128 + 128 + 128);
     CHECK(info.kv_bytes_per_token == (4 + 8) * (64 / 8) * 2 * 2);
-    CHECK(info.n_types == 2 && strcmp(info.types[0].name, "F32") == 0 && info.types[0].n_tensors == (tied ? 6u : 7u));
-    CHECK(info.n_params == 640 + 128 + 4 * 32 + 96 + (tied ? 0u : 64u));
+    CHECK(info.n_types == 2 && strcmp(info.types[0].name, "F32") == 0 && info.types[0].n_tensors == (tied ? 7u : 8u));
+    CHECK(info.n_params == 640 + 2 * 128 + 4 * 32 + 96 + (tied ? 0u : 64u));
     CHECK(!info.supported && info.n_warnings == 0 && info.version == 3);
     mem_file_close(&f);
     free(b.p);
