@@ -31,7 +31,8 @@ def conversation(home):
     c.ask("/save /dev/full", "goes on")
     c.ask("/save /no/such/folder/x", "goes on")
     c.ask("/reset", "new conversation")
-    c.ask("/load " + path, "2 messages from")
+    c.ask("/set top-k 7", "top-k is 7")
+    c.ask("/load " + path, "settings: .*top-k -(.|\n)*2 messages from")
     c.ask("/load /no/such/file", "as it was")
     # A bracketed paste is one message, whatever lines are in it; so are quoted and continued lines.
     c.type("\x1b[200~Who are\nyou?\x1b[201~", end="")

@@ -276,6 +276,8 @@ def loaded(home):
         with open(path, "w") as f:
             json.dump({"pfmoe_chat": 1, "messages": [], "model": lacking}, f)
         c.ask("/load ~/kept.json", r"lacking.gguf: %s.*; the model stays(?s:.*)0 messages from" % why)
+    c.ask("/set temp 0", "temp is 0")
+    c.ask("/set tokens 3", "tokens is 3")
     c.ask("Hello", "tokens")
     c.ask("/quit", "")
     cli.check(c.status() == 0, "leaves")

@@ -209,22 +209,34 @@ static void change_model(struct chat *c)
 
 /* ---- Loading: settings, keys and values -------------------------------------------------------------------------- */
 
-/* Takes the saved settings over; `unset` only: those that nobody gave on the command line. */
+/* The saved value of a setting; NULL: its default, which is not saved. */
+static const char *saved_value(const struct made_with *made, const char *name)
+{
+    for (int i = 0; i < made->n; i++)
+        if (strcmp(made->settings[i].name, name) == 0)
+            return made->settings[i].value;
+    return NULL;
+}
+
+/* Makes the settings what they were when the conversation was saved; `unset` only: those that nobody gave on the
+ * command line, of which no others are set yet. */
 static void take_settings(struct chat *c, bool unset)
 {
     struct buf said = { 0 };
-    const struct made_with *made = &c->convo.made;
     const char *name, *choices, *why;
-    for (int i = 0; opts_live(i, &name, &choices); i++)
-        for (int k = 0; k < made->n; k++) {
-            char now[SETTING_BYTES];
-            if (strcmp(made->settings[k].name, name) != 0 || (opts_get(&c->s, name, now, sizeof now) && unset))
-                continue;
-            if (opts_set(&c->s, name, made->settings[k].value, &why))
-                buf_printf(&said, "%s%s %s", said.n ? ", " : "", name, made->settings[k].value);
-            else
-                note("(%s stays as it is: %s)", name, why);
-        }
+    for (int i = 0; opts_live(i, &name, &choices); i++) {
+        char now[SETTING_BYTES];
+        bool is_set = opts_get(&c->s, name, now, sizeof now);
+        const char *value = saved_value(&c->convo.made, name);
+        if (!value && is_set)
+            value = "-";
+        if (!value || (is_set && unset))
+            continue;
+        if (opts_set(&c->s, name, value, &why))
+            buf_printf(&said, "%s%s %s", said.n ? ", " : "", name, value);
+        else
+            note("(%s stays as it is: %s)", name, why);
+    }
     if (said.n)
         note("(settings: %s)", said.p);
     buf_free(&said);
