@@ -19,6 +19,7 @@ enum output { OUT_TABLE, OUT_MD, OUT_CSV, OUT_JSON, OUT_JSONL };
 struct bench {
     struct settings shared;      /* options that pfmoe-run has, too: experts and reports. First (opt_row.h) */
     struct text_list models;
+    const char *word;            /* one that follows no option: one more model */
     struct whole_list prompts, decodes, sequences, depths;
     struct whole_list both;      /* pairs of a prompt and what is decoded behind it */
     struct whole_list threads, vram_mb, n_batch, kv;     /* kv: KV_I16 .. */

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "program/opt_row.h"
 
@@ -76,10 +77,11 @@ static void print_more(void)
 
 static const struct opts_program program = {
     .name = "pfmoe-bench",
-    .usage = "usage: pfmoe-bench -m MODEL.gguf [options]\n\n"
+    .usage = "usage: pfmoe-bench [-m] MODEL.gguf [options]\n\n"
              "Prompt and decode speed, beside the memory bandwidth measured in the same run.",
-    .operands = "pfmoe-bench takes options alone (see --help)",
-    .takes = takes, .own = rows, .n_own = sizeof rows / sizeof *rows, .more = print_more,
+    .operands = "beside options pfmoe-bench takes one model's file (see --help)",
+    .takes = takes, .own = rows, .n_own = sizeof rows / sizeof *rows, .words = AT(word), .n_words = 1,
+    .more = print_more,
 };
 
 /* A 0 stands for no test. */
@@ -107,16 +109,33 @@ static void fill_in(struct bench *o)
             *defaults[i].at = (struct whole_list){ 1, { defaults[i].value } };
 }
 
+/* A word without -m is a model if it looks like one's file, or is a file. */
+static void take_word(struct bench *o)
+{
+    const char *word = o->word;
+    size_t n = word ? strlen(word) : 0;
+    if (!word)
+        return;
+    if ((n <= 5 || strcmp(word + n - 5, ".gguf") != 0) && access(word, R_OK) != 0)
+        die(EXIT_USAGE, "\"%s\" is not expected; %s", word, program.operands);
+    if (o->models.n == MAX_TEXTS)
+        die(EXIT_USAGE, "there are more than %d models", (int)MAX_TEXTS);
+    o->models.v[o->models.n++] = word;
+}
+
 void bench_read_args(struct bench *o, int argc, char **argv)
 {
     *o = (struct bench){ .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .draft_sim = -1,
                          .n_ctx = 512 };
     opts_read_of(&program, &o->shared, argc, argv);
+    take_word(o);
     if (o->models.n == 0 && !o->replay)
         die(EXIT_USAGE, "a model is needed: -m FILE, or --replay TRACE (see --help)");
     opts_check_gpus(&o->gpus);
     drop_zeros(&o->prompts);
     drop_zeros(&o->decodes);
+    if (!o->replay && !o->perplexity && o->prompts.n + o->decodes.n + o->both.n == 0)
+        die(EXIT_USAGE, "-p 0 and -n 0 leave nothing to measure");
     if (o->perplexity)
         o->depths.n = 0;
     fill_in(o);

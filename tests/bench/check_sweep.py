@@ -78,8 +78,15 @@ def check_depth():
 def check_refusals():
     out, said = bench("-p", "64", "-d", "0,4090", "-o", "csv", status=1)
     assert "pp64 @ d4090 needs a context of 4154 tokens; the model's has 4096" in said and not rows_of(out), "before any test runs"
-    for wrong in (["-d", "x"], ["-pg", "8"], ["--kv", "f16"], ["-d", "1,,2"], ["-p", "1" * 40]):
+    for wrong in (["-d", "x"], ["-pg", "8"], ["--kv", "f16"], ["-d", "1,,2"], ["-p", "1" * 40], ["-p", "0", "-n", "0"], ["512"]):
         bench(*wrong, status=2)
+
+
+def check_word():
+    """A file without -m is a model, too."""
+    r = subprocess.run([BENCH, MODEL, "-g", "-1", "-t", "1", "--ram-mb", "800", "-p", "0", "-n", "4", "-r", "1", "-o", "csv"], capture_output=True,
+                       text=True, timeout=120)
+    assert r.returncode == 0 and [row["test"] for row in rows_of(r.stdout)] == ["tg4"], r
 
 
 def check_lists():
@@ -136,6 +143,7 @@ def main():
     check_together()
     check_depth()
     check_refusals()
+    check_word()
     check_lists()
 
 
