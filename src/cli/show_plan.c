@@ -1,5 +1,6 @@
 /* --plan: where weights would be, and how fast that would be. */
 #include <inttypes.h>
+#include <sys/stat.h>
 
 #include "program/cards.h"
 #include "program/load.h"
@@ -9,10 +10,24 @@
 static const char *const price_names[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured",
                                            [PF_PRICE_GIVEN] = "given" };
 
-static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)
+/* Where a tier's speed comes from. To the library those of a card, and that of a drive which cannot be measured, are
+ * given, which nobody did; main memory may be as fast as copies to the GPU are. */
+static const char *origin(const struct settings *s, enum pf_tier tier, const struct pf_plan_tier *t)
+{
+    bool by_memory = s->ram_gb_s > 0 && t->bytes_s <= s->ram_gb_s * 1e9;
+    if (t->price != PF_PRICE_GIVEN)
+        return price_names[t->price];
+    if (tier == PF_TIER_DISK)
+        return s->disk_gb_s > 0 ? "given" : "assumed";
+    if (tier == PF_TIER_VRAM)
+        return s->vram_gb_s > 0 ? "given" : "card";
+    return by_memory || s->pcie_gb_s > 0 ? "given" : "card";
+}
+
+static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t, const char *from)
 {
     buf_printf(out, "%-7s %7" PRIu64 " %10.2f %12.1f %9.1f %-9s", name, t->n_slabs, (double)t->bytes * 1e-9,
-               t->token_bytes * 1e-6, t->bytes_s * 1e-9, price_names[t->price]);
+               t->token_bytes * 1e-6, t->bytes_s * 1e-9, from);
     if (t->tok_s > 0)
         buf_printf(out, " %10.1f\n", t->tok_s);
     else
@@ -41,13 +56,17 @@ static void print_layouts(struct buf *out, const struct pf_plan *p)
                p->link.seconds * 1e6, p->link.bytes_s * 1e-9, price_names[p->link_price]);
 }
 
-static void print_plan(struct buf *out, const struct pf_plan *p)
+static void print_tiers(struct buf *out, const struct settings *s, const struct pf_plan *p)
 {
     static const char *const names[] = { [PF_TIER_VRAM] = "GPU", [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
-    bool gpu = p->vram_budget_bytes > 0;
     buf_printf(out, "tier      slabs         GB   MB a token      GB/s           tok/s alone\n");
-    for (int t = gpu ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
-        print_tier(out, names[t], &p->tiers[t]);
+    for (enum pf_tier t = p->vram_budget_bytes > 0 ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
+        print_tier(out, names[t], &p->tiers[t], origin(s, t, &p->tiers[t]));
+}
+
+static void print_plan(struct buf *out, const struct pf_plan *p)
+{
+    bool gpu = p->vram_budget_bytes > 0;
     if (gpu)
         buf_printf(
             out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
@@ -90,18 +109,49 @@ static void take_card(const char *name, struct pf_model_opts *o, struct buf *out
     o->speeds.pcie_bytes_s = o->speeds.pcie_bytes_s > 0 ? o->speeds.pcie_bytes_s : pcie;
 }
 
+/* Whether most of the file is holes, as in one that has a model's shape alone: they are not read from the drive. */
+static bool has_holes(const char *path)
+{
+    enum { BLOCK_BYTES = 512 };
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_blocks < st.st_size / BLOCK_BYTES / 2;
+}
+
+/* A drive that is not measured, since that would be the speed of holes. */
+static void assume_drive(struct pf_model_opts *o, struct buf *out)
+{
+    static const double ASSUMED = 2.5e9;
+    o->speeds.disk_bytes_s = ASSUMED;
+    buf_printf(out, "the drive is not measured, since the file has holes; --drive-gb-s says how fast it is\n");
+}
+
+/* Speeds of a GPU are for one that is planned for. */
+static void check_gpu(const struct settings *s)
+{
+    struct pf_device devices[2];
+    bool is_cpu = s->gpus.n == 1 && s->gpus.v[0] < 0;
+    bool has_gpu = !is_cpu && (s->vram_mb.n > 0 || pf_devices(devices, 2) > 1);
+    if (!s->card && !has_gpu && (s->vram_gb_s > 0 || s->pcie_gb_s > 0))
+        die(EXIT_USAGE, "%s: no GPU is planned for; --vram-mb or --card describes one",
+            s->vram_gb_s > 0 ? "--vram-gb-s" : "--pcie-gb-s");
+}
+
 int mode_plan(const struct settings *s)
 {
     struct buf out = { 0 };
     struct pf_model_opts o;
     struct pf_session_opts so;
     struct pf_plan p;
+    check_gpu(s);
     load_model_opts(s, &o);
     load_session_opts(s, s->n_ctx, &so);
     if (s->card)
         take_card(s->card, &o, &out);
+    if (s->disk_gb_s <= 0 && has_holes(load_path(s)))
+        assume_drive(&o, &out);
     if (pf_model_plan(load_path(s), &o, &so, &p) < 0)
         die_failed(NULL);
+    print_tiers(&out, s, &p);
     print_plan(&out, &p);
     out_puts(buf_text(&out));
     buf_free(&out);

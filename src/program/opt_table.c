@@ -115,7 +115,7 @@ static const struct opt table[] = {
     { GROUP_MACHINE, 0, "ram-gb-s", REAL, "X", AT(ram_gb_s), 0, 1e5, NULL, false,
       "with --plan: how fast main memory is read (default: it is measured)" },
     { GROUP_MACHINE, 0, "drive-gb-s", REAL, "X", AT(disk_gb_s), 0, 1e5, NULL, false,
-      "with --plan: how fast the drive is read (default: it is measured on the model's file)" },
+      "with --plan: how fast the drive is read (default: it is measured on the model's file, unless that has holes)" },
     { GROUP_MACHINE, 0, "kv", CHOICE, "i16|f32|q8_0", AT(kv), 0, 0, "PFMOE_KV", false,
       "type of keys and values in memory (default i16)" },
     { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avxvnni|avx512|vnni|vbmi|amx", AT(isa), 0, 0, "PFMOE_ISA", false,

@@ -104,6 +104,8 @@ static void check_together(const struct settings *s)
         die(EXIT_USAGE, "--plan and %s exclude each other", first);
     if (s->card && !s->plan)
         die(EXIT_USAGE, "--card belongs to --plan");
+    if (s->card && s->gpus.n > 1)
+        die(EXIT_USAGE, "--card plans for one GPU; --gpus with several numbers is for those of this machine");
     if (s->splits && !s->operand)
         die(EXIT_USAGE, "--splits needs two words: the pre-tokenizer's name and a file");
     if (s->parse && !s->operand)

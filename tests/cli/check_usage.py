@@ -88,13 +88,23 @@ def plans():
     asked = ("--plan", "--ram-gb-s", "40", "--drive-gb-s", "3", "--ram-mb", "4000", "--card")
     plan = exits(0, *asked, "RTX 4060 Ti 16").stdout
     cli.check(plan.startswith(b"RTX 4060 Ti, 16 GB at 288 GB/s, PCIe 4 with 8 lanes, compute capability 8.9\n"), plan)
-    cli.check(b" 253.4 given" in plan and b"the GPU's memory: 16.37 GB" in plan, "what programs get of a card", plan)
+    cli.check(b" 253.4 card " in plan and b" 3.0 given" in plan and b"the GPU's memory: 16.37 GB" in plan, "what programs get of a card", plan)
     for name in ("4060ti16", "nvidia geforce rtx 4060 ti (16GB)"):
         cli.check(exits(0, *asked, name).stdout == plan, name)
     cli.check(b"the GPU's memory: 5.00 GB" in exits(0, *asked, "4090", "--vram-mb", "5000").stdout, "a flag wins")
     cli.check(b" 100.0 given" in exits(0, *asked, "4090", "--vram-gb-s", "100").stdout, "a flag wins")
     fails(2, "more than one memory; say which: RTX 4060 Ti 8, RTX 4060 Ti 16", *asked, "4060 Ti")
     fails(2, "belongs to --plan", "--card", "4090", "-p", "x")
+    fails(2, "--card plans for one GPU", *asked, "4090", "--gpus", "0,1")
+    fails(2, "--vram-gb-s: no GPU is planned for", "--plan", "--gpus", "-1", "--vram-gb-s", "100")
+    with cli.scratch() as tmp:
+        path = os.path.join(tmp, "holes.gguf")
+        shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "fables.gguf"), path)
+        os.truncate(path, 16 * os.path.getsize(path))
+        plan = exits(0, "--plan", "--ram-gb-s", "40", "-m", path).stdout
+        cli.check(b"the drive is not measured" in plan and b" 2.5 assumed" in plan, "a file with holes", plan)
+        plan = exits(0, "--plan", "--ram-gb-s", "40", "--drive-gb-s", "3", "-m", path).stdout
+        cli.check(b"holes" not in plan and b" 3.0 given" in plan, "a drive that somebody knows", plan)
     unknown = fails(2, "no card", *asked, "Voodoo 2" + "x" * 300).stderr.decode()
     names = unknown.split("one of: ")[1].strip().split(", ")
     cli.check(len(set(names)) == len(names) > 40, names)
