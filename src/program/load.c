@@ -3,6 +3,7 @@
 #include "program/load.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,6 +154,14 @@ void load_check(const struct settings *s)
         die(EXIT_FAILED, "%s", why);
 }
 
+/* A model goes on past the length that it was trained to, and what it says there is of little worth. */
+static void warn_of_context(const struct settings *s, const struct pf_model_info *info)
+{
+    if (info->n_ctx_train > 0 && s->n_ctx > info->n_ctx_train)
+        complain("warning: a context of %" PRId64 " tokens is asked for; the model was trained to %" PRId64, s->n_ctx,
+                 info->n_ctx_train);
+}
+
 pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m)
 {
     struct pf_model_opts o;
@@ -163,6 +172,8 @@ pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m
     pf_status st = pf_model_open(m, load_path(s), &o);
     if (st < 0)
         return st;
+    if (!vocab_only)
+        warn_of_context(s, pf_model_info(*m));
     if (o.n_ranks < 2)                       /* what is learned is that of a whole model */
         learned_load(*m, o.device);
     if (!vocab_only && !report_begin(&s->report, *m, &why))

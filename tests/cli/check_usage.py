@@ -117,6 +117,9 @@ def answers():
     r = exits(0, *asked)
     cli.check(r.stdout.startswith(b"Hello! I am a very small model"), "the bundled model greets", r.stdout)
     cli.check(exits(0, "--temp", "0", stdin=b"Hello").stdout == r.stdout, "standard input")
+    cli.check(b"warning" not in exits(0, *asked, "-n", "1", "-c", "4096").stderr, "a context that was trained")
+    longer = exits(0, *asked, "-n", "1", "-c", "8192").stderr
+    cli.check(longer.count(b"warning: a context of 8192 tokens is asked for; the model was trained to 4096\n") == 1, longer)
     with cli.scratch() as tmp:
         path = os.path.join(tmp, "question")
         with open(path, "w") as f:
@@ -298,6 +301,7 @@ def model_shrinks(tmp):
     p.stdout.read(1)
     os.truncate(path, 4096)
     err = p.communicate(timeout=60)[1].decode()
+    err = err.replace("pfmoe-run: warning: a context of 100000 tokens", "")
     cli.check(p.returncode == 1 and err.count("pfmoe-run:") == 1, "a model cut short", p.returncode, err)
 
 
