@@ -18,7 +18,11 @@ static bool pull(const char *name, struct buf *out, struct buf *why)
 static bool list(const char *name, struct buf *out, struct buf *why)
 {
     (void)name;
-    return hub_list(out, why);
+    if (!hub_list(out, why))
+        return false;
+    if (out->n == 0)
+        note("there are no models in the cache; pull NAME fetches one");
+    return true;
 }
 
 static bool rm(const char *name, struct buf *out, struct buf *why)

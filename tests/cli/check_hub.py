@@ -169,6 +169,8 @@ def check_layout(folder, port):
     check(run("rm", "o/r:Q8_0", env=env).returncode == 1, "rm again")
     r = run("rm", "o/r", env=env)
     check(r.returncode == 0 and not os.listdir(os.path.join(repo, "blobs")), "rm all", r)
+    r = run("list", env=env)
+    check(r.returncode == 0 and not r.stdout and r.stderr.count(b"\n") == 1 and b"no models" in r.stderr, "an empty list", r)
 
 
 def check_choice(folder, port):
