@@ -10,7 +10,7 @@ static size_t inputs_bytes(const struct pf_model *m, const struct pf_work *w)
 
 static size_t handed_bytes(const struct pf_model *m, const struct pf_work *w)
 {
-    return (size_t)w->sizes.max_rows * (size_t)m->n_embd * sizeof *w->handed;
+    return (size_t)w->sizes.max_rows * (size_t)m->streams.n * (size_t)m->n_embd * sizeof *w->handed;
 }
 
 static void close_unit(struct pf_work_unit *u)

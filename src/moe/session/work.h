@@ -29,8 +29,8 @@ struct pf_work {
     struct pf_work_unit     units[PF_MAX_GPUS + 1];
     void                   *inputs;          /* the host's copy of buf.inputs */
     bool                    is_open;         /* the last step left cards at work: pf_step.follows */
-    float                  *handed;          /* [max_rows][n_embd] buf.x of the CPU's unit, in memory that devices can
-                                                copy from and to; NULL: there is no such unit */
+    float                  *handed;          /* [max_rows][streams][n_embd] buf.x of the CPU's unit, in memory that
+                                                devices can copy from and to; NULL: there is no such unit */
 };
 
 /* Makes m->work large enough for steps of a session with such options (resolved), on the cards of the model's placement
