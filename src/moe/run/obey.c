@@ -63,6 +63,20 @@ static pf_status take_parts(struct follower *f, const struct pf_told *told, stru
     return PF_OK;
 }
 
+/* Whether a step of so many parts and rows fits what was sent of it and the buffers, before anything of it is read. */
+static bool can_be(const struct pf_model *m, const struct pf_told *told)
+{
+    if (told->rows < 1 || !m->work || told->rows > m->work->sizes.max_rows)
+        return false;
+    size_t behind = (size_t)told->n_parts * sizeof(struct pf_told_part) + (size_t)told->rows * sizeof(int32_t);
+    int64_t rows = 0;
+    if (behind > told->bytes - sizeof *told)
+        return false;
+    for (int i = 0; i < told->n_parts; i++)
+        rows += pf_told_parts(told)[i].rows;
+    return rows == told->rows && told->back >= 0 && told->back <= told->rows;
+}
+
 /* A step that fails here rank 0 hears of; what remains of it is rank 0's. */
 static pf_status make_step(struct follower *f, const struct pf_told *told)
 {
@@ -76,6 +90,8 @@ static pf_status make_step(struct follower *f, const struct pf_told *told)
         PF_FAIL(PF_EIO, "rank 0 tells of a step of %d sequences", told->n_parts);
     if (told->how < PF_REPEAT_ANY || told->how > PF_REPEAT_REPLAY)
         PF_FAIL(PF_EIO, "rank 0 tells of a step that is made in a way that cannot be");
+    if (!can_be(f->m, told))
+        PF_FAIL(PF_EIO, "rank 0 tells of a step of %d rows that cannot be", told->rows);
     PF_TRY(take_parts(f, told, parts));
     f->n_stepped = told->n_parts;
     for (int i = 0; i < t.n_parts; i++)

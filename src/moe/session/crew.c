@@ -79,10 +79,29 @@ static pf_status add(struct pf_crew *crew, struct pf_told *told, size_t more, vo
     return PF_OK;
 }
 
+/* Like add, for what nobody waits for. The others would go on without what they were not told, so nothing may be told
+ * behind it. */
+static void add_unasked(struct pf_crew *crew, struct pf_told *told)
+{
+    if (add(crew, told, 0, NULL) < 0)
+        crew->is_incomplete = true;
+}
+
+/* Ranks whose sessions hold different things cannot go on together. */
+static pf_status refuse_incomplete(struct pf_crew *crew)
+{
+    const char *why = "no memory for what other ranks had to be told";
+    pf_fail(PF_ENOMEM, "%s", why);
+    pf_ranks_abandon(crew->ranks, PF_ENOMEM);
+    PF_FAIL(PF_ENOMEM, "%s", why);
+}
+
 /* Tells all that is to be told. */
 static pf_status flush(struct pf_crew *crew)
 {
     assert(!crew->owes);
+    if (crew->is_incomplete)
+        return refuse_incomplete(crew);
     uint64_t bytes = crew->used;
     memcpy(crew->message, &bytes, sizeof bytes);
     crew->used = 0;
@@ -98,7 +117,7 @@ static pf_status hear_message(struct pf_crew *crew)
     PF_TRY(fit_message(crew, BLOCK_BYTES));
     PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message, BLOCK_BYTES));
     memcpy(&bytes, crew->message, sizeof bytes);
-    if (bytes < HEAD_BYTES || bytes > MOST_BYTES)
+    if (bytes < HEAD_BYTES || bytes > MOST_BYTES || bytes % 8 != 0)
         PF_FAIL(PF_EIO, "rank 0 sent a message of %llu bytes, which cannot be", (unsigned long long)bytes);
     PF_TRY(fit_message(crew, (size_t)bytes));
     if (bytes > BLOCK_BYTES)
@@ -114,7 +133,8 @@ pf_status pf_crew_hear(struct pf_model *m, const struct pf_told **told)
     while (crew->at >= crew->used)
         PF_TRY(hear_message(crew));
     *told = (const struct pf_told *)(crew->message + crew->at);
-    if ((*told)->bytes < sizeof **told || (*told)->bytes > crew->used - crew->at)
+    if (crew->used - crew->at < sizeof **told || (*told)->bytes < sizeof **told ||
+        (*told)->bytes > crew->used - crew->at || (*told)->bytes % 8 != 0)
         PF_FAIL(PF_EIO, "rank 0 tells something of %u bytes, which cannot be", (*told)->bytes);
     crew->at += (*told)->bytes;
     return PF_OK;
@@ -147,7 +167,7 @@ void pf_crew_tell_close(struct pf_session *s)
     struct pf_told told = { .kind = PF_TOLD_CLOSE, .session = s->number };
     if (!pf_crew_leads(s->m) || s->number == 0)
         return;
-    add(s->m->crew, &told, 0, NULL);
+    add_unasked(s->m->crew, &told);
     s->m->crew->taken[s->number] = false;
     s->number = 0;
 }
@@ -156,7 +176,7 @@ void pf_crew_tell_state(const struct pf_session *s, enum pf_told_kind kind, int 
 {
     struct pf_told told = { .kind = kind, .session = s->number, .number = number, .pos = pos, .state = state };
     if (pf_crew_leads(s->m))
-        add(s->m->crew, &told, 0, NULL);
+        add_unasked(s->m->crew, &told);
 }
 
 void pf_crew_note_commit(struct pf_model *m)

@@ -69,6 +69,7 @@ struct pf_crew {
     bool        taken[PF_CREW_SESSIONS];     /* rank 0: numbers of open sessions */
     char       *message;                     /* things to tell, or heard, one behind the other: */
     size_t      message_bytes, used, at;     /* room for them; all of them; what was heard up to there is done */
+    bool        is_incomplete;               /* rank 0: something is missing in message; nothing is told any more */
     bool        owes;                        /* rank 0: the answer to a step has not been taken yet */
     pf_backend *owner;                       /* of room */
     void       *room;                        /* a status and x, on their way from rank to rank */
@@ -100,7 +101,7 @@ pf_status pf_crew_refuse(const struct pf_model *m, const char *what);
 pf_status pf_crew_agree(struct pf_crew *crew, pf_status st);
 
 /* By rank 0; without a crew, or in others, they do nothing. Opening waits for the others, which may fail. What is told
- * of state cannot fail here: if ranks are lost, the next step does. */
+ * of state cannot fail here: if ranks are lost, or memory was not enough for it, the next step does. */
 pf_status pf_crew_tell_open(struct pf_session *s);
 void      pf_crew_tell_close(struct pf_session *s);
 void      pf_crew_tell_state(const struct pf_session *s, enum pf_told_kind kind, int number, int64_t pos, bool state);
