@@ -515,10 +515,13 @@ static pf_status check_logits(const struct pf_model *m, const struct pf_part *p)
     int n = m->n_vocab;
     for (int r = 0; r < p->n_logits && !p->s->output_unit->backend->ops->check_finite; r++) {
         const float *row = p->logits + (size_t)r * (size_t)n;
-        for (int id = 0; !all_finite(row, n) && id < n; id++)
-            if (!all_finite(row + id, 1))
-                PF_FAIL(PF_ENUMERIC, "the logit of token %d after position %lld is not finite, in %s", id,
-                        (long long)(pf_part_end(p) - p->n_logits + r), pf_gguf_path(m->file));
+        int id = 0;
+        if (all_finite(row, n))
+            continue;
+        while (all_finite(row + id, 1))
+            id++;
+        PF_FAIL(PF_ENUMERIC, "the logit of token %d after position %lld is not finite, in %s", id,
+                (long long)(pf_part_end(p) - p->n_logits + r), pf_gguf_path(m->file));
     }
     return PF_OK;
 }
