@@ -705,6 +705,7 @@ struct pf_reply_shape {
 };
 pf_status pf_grammar_reply(pf_grammar **out, const pf_model *m, const struct pf_reply_shape *o);
 void      pf_grammar_close(pf_grammar **g);           /* NULL-safe; its matchers must be closed before (asserted) */
+size_t    pf_grammar_bytes(const pf_grammar *g);      /* memory that it takes, without what its matchers work out */
 
 /* One output in progress. Each is used by one thread at a time. */
 typedef struct pf_matcher pf_matcher;

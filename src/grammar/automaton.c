@@ -497,6 +497,13 @@ pf_status pf_automaton_make(struct pf_automaton *a, struct pf_rules *r, int32_t 
     return st;
 }
 
+size_t pf_automaton_bytes(const struct pf_automaton *a)
+{
+    size_t n = (size_t)a->n_states, n_rules = (size_t)a->n_rules;
+    return (n + 1) * (sizeof *a->first + sizeof *a->calls + sizeof *a->bytes) + a->first[n] * sizeof *a->steps +
+           n * sizeof *a->final + n_rules * (sizeof *a->starts + sizeof *a->order);
+}
+
 void pf_automaton_free(struct pf_automaton *a)
 {
     pf_free(a->first);

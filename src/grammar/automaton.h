@@ -35,5 +35,6 @@ struct pf_automaton {
  * *a is the caller's to free, too. */
 pf_status pf_automaton_make(struct pf_automaton *a, struct pf_rules *r, int32_t root);
 void      pf_automaton_free(struct pf_automaton *a);
+size_t    pf_automaton_bytes(const struct pf_automaton *a);
 
 #endif

@@ -92,6 +92,11 @@ pf_status pf_grammar_compile(pf_grammar **out, const struct pf_tokens *t, pf_lan
     return st;
 }
 
+size_t pf_grammar_bytes(const pf_grammar *g)
+{
+    return sizeof *g + pf_automaton_bytes(&g->a);
+}
+
 void pf_grammar_close(pf_grammar **gp)
 {
     pf_grammar *g = *gp;

@@ -9,7 +9,8 @@
 
 #include "program/io/buf.h"
 
-enum { MOST = 512, MOST_BYTES = 16 << 20 };      /* of all texts */
+/* In the list: grammars, bytes of their texts, and of what they are compiled to, which may be many times the text. */
+enum { MOST = 512, MOST_TEXT_BYTES = 16 << 20, MOST_COMPILED_BYTES = 256 << 20 };
 
 struct grammar_ref {
     struct buf  key;
@@ -51,14 +52,17 @@ static struct grammar_ref *find(const struct buf *key)
     return NULL;
 }
 
-/* With the lock: forgets what is past the bounds. */
+/* With the lock: forgets what is past the bounds, but never the first. */
 static void trim(void)
 {
-    size_t n = 0, bytes = 0;
+    size_t n = 0, text_bytes = 0, compiled_bytes = 0;
     struct grammar_ref **at = &all.first;
-    for (; *at && n < MOST && bytes <= MOST_BYTES; at = &(*at)->next) {
+    for (; *at; at = &(*at)->next) {
         n++;
-        bytes += (*at)->key.n;
+        text_bytes += (*at)->key.n;
+        compiled_bytes += (*at)->grammar ? pf_grammar_bytes((*at)->grammar) : 0;
+        if (n > 1 && (n > MOST || text_bytes > MOST_TEXT_BYTES || compiled_bytes > MOST_COMPILED_BYTES))
+            break;
     }
     while (*at) {
         struct grammar_ref *g = *at;

@@ -1,6 +1,7 @@
 /* Grammars that requests have in common, compiled once: an agent sends the same tools with every request. The latest
- * few hundred are kept, those that are refused too; a request holds what it uses. Any thread; compiling takes a while,
- * so it is done on workers, never on the scheduler's thread. */
+ * few hundred are kept, those that are refused too, as long as texts and what they are compiled to are not too much
+ * memory; a request holds what it uses. Any thread; compiling takes a while, so it is done on workers, never on the
+ * scheduler's thread. */
 #ifndef PF_SERVE_GRAMMARS_H
 #define PF_SERVE_GRAMMARS_H
 

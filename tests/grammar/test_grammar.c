@@ -568,6 +568,26 @@ static void check_work(void)
     free(text);
 }
 
+static size_t bytes_of(const char *grammar)
+{
+    pf_grammar *g;
+    if (pf_grammar_compile(&g, tokens, GBNF, grammar, strlen(grammar)) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        return 0;
+    }
+    size_t bytes = pf_grammar_bytes(g);
+    pf_grammar_close(&g);
+    return bytes;
+}
+
+/* A short text may be a large grammar. */
+static void check_bytes(void)
+{
+    size_t one = bytes_of("root ::= [a-z]"), many = bytes_of("root ::= [a-z]{20000}");
+    CHECK(one > 0 && one < 4096, "a grammar of one letter takes %zu bytes", one);
+    CHECK(many > 20000 * sizeof(int32_t), "one of 20000 letters takes %zu bytes", many);
+}
+
 int main(void)
 {
     static const char *const schema =
@@ -590,6 +610,7 @@ int main(void)
     check_long_output("root ::= root root root root | root root | .");
     check_long_constant();
     check_alternatives();
+    check_bytes();
     check_hostile_schemas();
     check_work();
     check_allocations(GBNF, "root ::= root \"+\" t | t\nt ::= \"(\" root \")\" | [a-z]{1,9} .", "((ab+cd+ee");
