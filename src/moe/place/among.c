@@ -153,12 +153,6 @@ static pf_status among_reserve(struct pf_placement *p, const struct pf_backend_s
     return among_of(p)->ops->reserve(p->device, sizes);
 }
 
-static void among_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
-{
-    (void)well;
-    pf_on_device_note(p, begun_ns);
-}
-
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 struct run {
@@ -236,7 +230,7 @@ static void among_close(struct pf_placement *p)
 }
 
 static const struct pf_place_ops ops = {
-    .between = among_between, .ended = among_ended, .want = among_want, .experts = among_experts,
+    .between = among_between, .ended = pf_on_device_ended, .want = among_want, .experts = among_experts,
     .reserve = among_reserve, .lose = among_lose, .close = among_close,
 };
 

@@ -32,7 +32,7 @@ void pf_on_device_note(const struct pf_placement *p, uint64_t begun_ns)
         pf_spans_add(p->m->spans, &(struct pf_span){ "step", PF_TRACK_GPU, -1, -1, begun_ns, pf_now_ns() });
 }
 
-static void on_device_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
+void pf_on_device_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
 {
     (void)well;
     pf_on_device_note(p, begun_ns);
@@ -50,7 +50,7 @@ static pf_status place_all(const struct pf_model *m, pf_backend *device)
 
 pf_status pf_on_device_open(struct pf_placement **out, struct pf_model *m, pf_backend *device)
 {
-    static const struct pf_place_ops ops = { .ended = on_device_ended, .close = plain_close };
+    static const struct pf_place_ops ops = { .ended = pf_on_device_ended, .close = plain_close };
     *out = NULL;
     PF_TRY(place_all(m, device));
     struct pf_placement *cpu;

@@ -13,4 +13,7 @@ pf_status pf_plain_open(struct pf_placement **out, struct pf_model *m);
 /* Notes a step that the device computed alone. */
 void pf_on_device_note(const struct pf_placement *p, uint64_t begun_ns);
 
+/* `ended` of placements whose steps the device, or the cards, compute alone. */
+void pf_on_device_ended(struct pf_placement *p, uint64_t begun_ns, bool well);
+
 #endif

@@ -327,18 +327,12 @@ static pf_status place_rows(const struct pf_model *m, pf_backend *team, const st
     return pf_model_place_extra(m, team);
 }
 
-static void rows_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
-{
-    (void)well;
-    pf_on_device_note(p, begun_ns);
-}
-
 static void rows_close(struct pf_placement *p)
 {
     pf_free(p);
 }
 
-static const struct pf_place_ops ops = { .ended = rows_ended, .close = rows_close };
+static const struct pf_place_ops ops = { .ended = pf_on_device_ended, .close = rows_close };
 
 static pf_status open_team(struct pf_placement *p, const struct pf_cards *cards, const struct pf_cut *cut,
                            pf_ranks *ranks, int rank)
