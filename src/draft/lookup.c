@@ -8,7 +8,6 @@
  * look-ups and a bounded comparison, whatever the text. An entry is believed only when the tokens are compared. What
  * each token put out of the tables is kept, so that going back puts it there again. Longer matches are likelier to go
  * on: chances are kept by length. */
-#include <string.h>
 
 #include "base/pf_mem.h"
 #include "base/pf_status.h"

@@ -3,7 +3,6 @@
 #include "hub/hub.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "program/io/term.h"

@@ -2,9 +2,7 @@
 #define _GNU_SOURCE
 #include "program/report.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "program/io/buf.h"

@@ -2,7 +2,6 @@
 #include "serve/prompt.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 

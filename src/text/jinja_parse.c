@@ -11,7 +11,6 @@ struct parser {
     struct pf_tmpl *t;
     const struct pf_jtok *tok;      /* the current one; never past END */
     int depth, n_loops;             /* nesting; enclosing for loops, for break and continue */
-    size_t names_cap;
     uint32_t *index;                /* open addressing over t->names: number + 1 */
     size_t n_index;
     struct pf_jarena tmp;           /* tokens and index */

@@ -94,7 +94,6 @@ CU_INLINE struct scale_min scale_min_words(uint32_t a, uint32_t b, uint32_t c, i
     return { (int)((hi & 15) | (lo >> 2 & 0x30)), (int)((hi >> 4 & 15) | (mid >> 2 & 0x30)) };
 }
 
-
 CU_INLINE struct scale_min scale_min_of(const uint8_t *s, int g)
 {
     if (g < 4)

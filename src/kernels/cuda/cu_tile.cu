@@ -38,7 +38,6 @@ CU_HOST_FN size_t stage_bytes(int width)
     return (size_t)(TILE_M + width) * STRIDE + SEGMENT * LINE * 16 + (size_t)SEGMENT * (width + 4) * 12;
 }
 
-
 CU_INLINE struct stage stage_at(uint8_t *p, int width)
 {
     struct stage m;

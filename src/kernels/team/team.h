@@ -12,7 +12,6 @@
  *     is at an address is whole on all cards. Entries do not overlap.
  *  3. A recorded step tells nobody what it left divided, so what is read after `end` is whole by then.
  *  4. What is shown lies in two halves in turn: a half is written again after all cards have passed another gathering,
- *  4. What is shown lies in two halves in turn: a half is written again after all cards have passed another gathering,
  *     hence after they have read it. Between processes it lies in the card's own memory, one card's part behind the
  *     other's, and is written in the order of the card's stream; how many rows cross at once all know alike, so the
  *     room for them does not change.

@@ -8,7 +8,6 @@
 #include "languages/schema/schema.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/pf_mem.h"
 #include "base/pf_status.h"

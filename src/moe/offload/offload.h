@@ -4,8 +4,8 @@
  *     VRAM      dense weights | keys, values, state | workspace | scratchpad of post-fetch | expert cache
  *     RAM       the store's slots, pinned: all experts, or those that fit, the drive behind them
  *
- *     a step of up to 8 rows     each picked expert is done by the GPU that holds it, or that reads it in RAM,
- *                                by the CPU, or by the GPU, or both, after a copy (solver.h deals, postfetch.h copies)
+ *     a step of PF_SHARE_ROWS    each picked expert is done by the GPU that holds it, or that reads it in RAM,
+ *     rows at most               by the CPU, or by the GPU, or both, after a copy (solver.h deals, postfetch.h copies)
  *     a prompt                   a layer's experts pass through slots of VRAM in groups: some are copied while the GPU
  *                                multiplies with the other
  *

@@ -1,4 +1,4 @@
-/* Private to offload.c, decode.c and prompts.c: a device that shares experts with the CPU. */
+/* Private to this directory, but what offload.h has for others: a device that shares experts with the CPU. */
 #ifndef PF_SHARED_H
 #define PF_SHARED_H
 

@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-#include <string.h>
-
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "backend/share.h"

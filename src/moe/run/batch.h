@@ -1,5 +1,5 @@
-/* New tokens on their way into their sessions, several sessions at a time. Used by evaluate.c alone,
- * but for pf_forward, which batch.c calls. */
+/* New tokens on their way into their sessions, several sessions at a time. For the files of this
+ * directory. */
 #ifndef PF_BATCH_H
 #define PF_BATCH_H
 

@@ -5,7 +5,6 @@
  *     until a token has brought nothing new, or for so long at most
  *
  * The tokens have a session of their own, which nobody watches; the expert cache takes no notice of what they pick. */
-#include <pthread.h>
 
 #include "base/pf_time.h"
 #include "moe/place/placement.h"

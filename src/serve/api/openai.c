@@ -1,6 +1,5 @@
 /* OpenAI's chat and text completions: answers, chunks and errors. Timings are llama-server's, which llama-swap and
  * others read. */
-#include <string.h>
 
 #include "serve/api/messages.h"
 #include "serve/api/openai.h"

@@ -294,7 +294,6 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
     return MHD_YES;
 }
 
-
 /* A body that did not say how long it is may turn out too large here. */
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *n)
 {
