@@ -174,51 +174,68 @@ static pf_status left_calls(struct maker *m)
 }
 
 /* Tarjan's algorithm (1972) without recursion. component[] rises from what is called to its callers. */
+struct search {
+    struct frame { int32_t rule; uint32_t next; } *frames;   /* rules under way, and the next of their calls */
+    int32_t *found, *low;            /* [n_rules] when each was found, from 1 on; the first found that it leads to */
+    size_t   depth, top;             /* of frames; of m->stack, which has rules without a component yet */
+    int32_t  n_found, n_components;
+};
+
+static void enter_rule(struct maker *m, struct search *s, int32_t rule)
+{
+    s->frames[s->depth++] = (struct frame){ rule, m->left.at[rule] };
+    s->found[rule] = s->low[rule] = ++s->n_found;
+    m->stack[s->top++] = rule;
+}
+
+/* All calls of the last rule under way have been followed. */
+static void leave_rule(struct maker *m, struct search *s)
+{
+    int32_t v = s->frames[--s->depth].rule, w;
+    if (s->low[v] == s->found[v]) {
+        do {
+            w = m->stack[--s->top];
+            m->component[w] = s->n_components;
+        } while (w != v);
+        s->n_components++;
+    } else if (s->depth > 0 && s->low[v] < s->low[s->frames[s->depth - 1].rule]) {
+        s->low[s->frames[s->depth - 1].rule] = s->low[v];
+    }
+}
+
+static void search_from(struct maker *m, struct search *s, int32_t root)
+{
+    enter_rule(m, s, root);
+    while (s->depth > 0) {
+        struct frame *f = &s->frames[s->depth - 1];
+        if (f->next == m->left.at[f->rule + 1]) {
+            leave_rule(m, s);
+            continue;
+        }
+        int32_t v = f->rule, w = (int32_t)m->left.items[f->next++];
+        if (!s->found[w])
+            enter_rule(m, s, w);
+        else if (m->component[w] < 0 && s->found[w] < s->low[v])
+            s->low[v] = s->found[w];
+    }
+}
+
 static pf_status circles(struct maker *m)
 {
-    size_t n = m->r->n_rules, top = 0, depth = 0;
-    int32_t n_found = 0, n_components = 0;
-    struct frame { int32_t rule; uint32_t next; } *frames = pf_alloc_array(PF_MEM_TEXT, n + 1, sizeof *frames);
-    int32_t *found = pf_alloc_array(PF_MEM_TEXT, n + 1, sizeof *found), *low = pf_alloc_array(PF_MEM_TEXT, n + 1, 4);
+    size_t n = m->r->n_rules;
+    struct search s = { .frames = pf_alloc_array(PF_MEM_TEXT, n + 1, sizeof *s.frames),
+                        .found = pf_alloc_array(PF_MEM_TEXT, n + 1, sizeof *s.found),
+                        .low = pf_alloc_array(PF_MEM_TEXT, n + 1, sizeof *s.low) };
     m->component = pf_alloc_array(PF_MEM_TEXT, n + 1, sizeof *m->component);
-    bool ok = frames && found && low && m->component;
+    bool ok = s.frames && s.found && s.low && m->component;
     for (size_t i = 0; ok && i < n; i++)
         m->component[i] = -1;
-    for (size_t root = 0; ok && root < n; root++) {
-        if (found[root])
-            continue;
-        frames[depth++] = (struct frame){ (int32_t)root, m->left.at[root] };
-        while (depth > 0) {
-            struct frame *f = &frames[depth - 1];
-            int32_t v = f->rule;
-            if (!found[v]) {
-                found[v] = low[v] = ++n_found;
-                m->stack[top++] = v;
-            }
-            if (f->next < m->left.at[v + 1]) {
-                int32_t w = (int32_t)m->left.items[f->next++];
-                if (!found[w])
-                    frames[depth++] = (struct frame){ w, m->left.at[w] };
-                else if (m->component[w] < 0 && found[w] < low[v])
-                    low[v] = found[w];
-                continue;
-            }
-            if (low[v] == found[v]) {
-                int32_t w;
-                do {
-                    w = m->stack[--top];
-                    m->component[w] = n_components;
-                } while (w != v);
-                n_components++;
-            }
-            depth--;
-            if (depth > 0 && m->component[v] < 0 && low[v] < low[frames[depth - 1].rule])
-                low[frames[depth - 1].rule] = low[v];
-        }
-    }
-    pf_free(frames);
-    pf_free(found);
-    pf_free(low);
+    for (size_t root = 0; ok && root < n; root++)
+        if (!s.found[root])
+            search_from(m, &s, (int32_t)root);
+    pf_free(s.frames);
+    pf_free(s.found);
+    pf_free(s.low);
     return ok ? PF_OK : no_memory(m);
 }
 
