@@ -58,12 +58,43 @@ static pf_status read_near_rotation(struct pf_loader *l)
     return PF_OK;
 }
 
+/* How longer contexts than those of the training are reached. */
+static pf_status read_scaling(const struct pf_loader *l, struct pf_rope_params *p)
+{
+    struct pf_str scaling = { "linear", 6 };
+    char name[PF_KEY_BYTES];
+    PF_TRY(pf_gguf_str_opt(l->g, pf_key_name(l, name, "rope.scaling.type"), &scaling));
+    if (scaling.n == 4 && memcmp(scaling.p, "none", 4) == 0)
+        p->factor = 0;
+    else if (scaling.n == 4 && memcmp(scaling.p, "yarn", 4) == 0)
+        p->yarn = true;
+    else if (l->m->arch->long_rope && scaling.n == 8 && memcmp(scaling.p, "longrope", 8) == 0)
+        p->factor = 0;                     /* whose divisors bind.c binds */
+    else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%s\"; none, linear and yarn are supported, in %s", name,
+                pf_gguf_quote(scaling).s, pf_gguf_path(l->g));
+    return PF_OK;
+}
+
+/* The rotation of layers with a window, of which some architectures have their own. */
+static pf_status set_near(struct pf_loader *l, const struct pf_rope_params *p, int n_rot)
+{
+    const struct pf_arch *arch = l->m->arch;
+    l->near_rope = *p;
+    l->near_rope.n_rot = n_rot;
+    l->near_rope.base = 10000;
+    if (arch->near_plain)
+        l->near_rope = (struct pf_rope_params){ .base = p->base, .n_rot = n_rot, .attn_factor = 1 };
+    if (arch->window == PF_WINDOW_BY_LAYER)
+        PF_TRY(pf_key_real(l, "rope.freq_base_swa", false, true, &l->near_rope.base));
+    return arch->near_heads ? read_near_rotation(l) : PF_OK;
+}
+
 pf_status pf_read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params *out)
 {
     struct pf_model *m = l->m;
     int n_rot = hd_k, n_ctx_orig = m->n_ctx_train;
     struct pf_rope_params p = { .base = 10000, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1 };
-    struct pf_str scaling = { "linear", 6 };
     char name[PF_KEY_BYTES];
     if (m->arch->no_rope) {
         *out = l->near_rope = (struct pf_rope_params){ .base = p.base, .attn_factor = 1 };
@@ -81,16 +112,7 @@ pf_status pf_read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params *out
     PF_TRY(pf_key_int(l, "rope.scaling.original_context_length", false, 1, INT_MAX, &n_ctx_orig));
     if (m->arch->temper)
         PF_TRY(pf_read_temper(l, n_ctx_orig));
-    PF_TRY(pf_gguf_str_opt(l->g, pf_key_name(l, name, "rope.scaling.type"), &scaling));
-    if (scaling.n == 4 && memcmp(scaling.p, "none", 4) == 0)
-        p.factor = 0;
-    else if (scaling.n == 4 && memcmp(scaling.p, "yarn", 4) == 0)
-        p.yarn = true;
-    else if (m->arch->long_rope && scaling.n == 8 && memcmp(scaling.p, "longrope", 8) == 0)
-        p.factor = 0;                     /* whose divisors bind.c binds */
-    else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
-        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%s\"; none, linear and yarn are supported, in %s", name,
-                pf_gguf_quote(scaling).s, pf_gguf_path(l->g));
+    PF_TRY(read_scaling(l, &p));
     if (m->arch->yarn_betas) {
         PF_TRY(pf_key_real(l, "rope.scaling.yarn_beta_fast", false, true, &p.beta_fast));
         PF_TRY(pf_key_real(l, "rope.scaling.yarn_beta_slow", false, true, &p.beta_slow));
@@ -112,12 +134,5 @@ pf_status pf_read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params *out
     p.n_rot = m->arch->half_rope ? n_rot / 2 : n_rot;
     p.n_ctx_orig = n_ctx_orig;
     *out = p;
-    l->near_rope = p;
-    l->near_rope.n_rot = n_rot;
-    l->near_rope.base = 10000;
-    if (m->arch->near_plain)
-        l->near_rope = (struct pf_rope_params){ .base = p.base, .n_rot = n_rot, .attn_factor = 1 };
-    if (m->arch->window == PF_WINDOW_BY_LAYER)
-        PF_TRY(pf_key_real(l, "rope.freq_base_swa", false, true, &l->near_rope.base));
-    return m->arch->near_heads ? read_near_rotation(l) : PF_OK;
+    return set_near(l, &p, n_rot);
 }
