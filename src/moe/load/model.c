@@ -265,6 +265,11 @@ int pf_tensor_layer(const struct pf_model *m, const struct pf_tensor *t)
     return sscanf(name, "blk.%d.", &il) == 1 && il >= m->first_block ? il - m->first_block : -1;
 }
 
+bool pf_model_places(const struct pf_model *m, const struct pf_tensor *t)
+{
+    return pf_tensor_layer(m, t) != PF_UNUSED && !pf_model_gathers(m, t);
+}
+
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
 {
     const struct pf_moe *moe = &m->layers[il].moe;

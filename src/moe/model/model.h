@@ -377,6 +377,8 @@ uint64_t pf_picked_bytes(const struct pf_layer *l);
 
 /* The layer of m that a tensor belongs to; -1: none of them; PF_UNUSED: it is none of m's tensors. */
 int pf_tensor_layer(const struct pf_model *m, const struct pf_tensor *t);
+/* Whether devices have a place for a tensor: one of m's that is not gathered from. */
+bool pf_model_places(const struct pf_model *m, const struct pf_tensor *t);
 
 /* Frees p with the model; p NULL is PF_ENOMEM. */
 pf_status pf_model_own(struct pf_model *m, void *p);

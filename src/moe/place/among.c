@@ -63,7 +63,7 @@ static struct sizes sizes_of(const struct pf_model *m)
     }
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (pf_tensor_layer(m, t) != PF_UNUSED && !pf_model_gathers(m, t))
+        if (pf_model_places(m, t))
             s.dense += t->n_bytes;
     }
     uint64_t experts = s.expert * (uint64_t)m->n_expert;
@@ -200,7 +200,7 @@ static pf_status place_dense(const struct pf_model *m, pf_backend *device)
 {
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (pf_tensor_layer(m, t) != PF_UNUSED && !pf_model_gathers(m, t) && !is_stack(m, t))
+        if (pf_model_places(m, t) && !is_stack(m, t))
             PF_TRY(device->ops->place(device, t->data, t->n_bytes));
     }
     return PF_OK;

@@ -165,7 +165,7 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const s
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         bool within = is_in_layer(m, t);
-        if (pf_tensor_layer(m, t) == PF_UNUSED || pf_model_gathers(m, t))
+        if (!pf_model_places(m, t))
             continue;
         *(within ? &layers[pf_tensor_layer(m, t)] : &out->outside) += t->n_bytes;
         out->first += !within && is_of_first(m, t) ? t->n_bytes : 0;

@@ -42,7 +42,7 @@ static pf_status place_all(const struct pf_model *m, pf_backend *device)
 {
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (pf_tensor_layer(m, t) != PF_UNUSED && !pf_model_gathers(m, t))
+        if (pf_model_places(m, t))
             PF_TRY(device->ops->place(device, t->data, t->n_bytes));
     }
     return pf_model_place_extra(m, device);

@@ -156,7 +156,7 @@ static void divided_bytes(const struct divided_weights *d, const struct pf_tenso
  * that is divided in part, every card has all. */
 static bool has_whole(const struct pf_model *m, const struct pf_tensor *t, uint64_t divided, int k)
 {
-    if (pf_tensor_layer(m, t) == PF_UNUSED || pf_model_gathers(m, t))
+    if (!pf_model_places(m, t))
         return false;
     if (t->data == m->embed.data && (divided == t->n_bytes || t->data != m->output.data))
         return k == 0;
