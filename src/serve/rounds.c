@@ -17,13 +17,18 @@ size_t sched_lone_rows(const struct sched *s)
     return by_layers ? STEPS_AT_ONCE * most_rows(s) : most_rows(s);
 }
 
-/* Of prompts in a round of several (learn_rows). Before the first one, where a wider bound allows for mistakes, as many
- * as would take a pause if they took what they take in a prompt that is alone. */
+/* As many as would take a pause if they took what they take in a prompt that is alone; 0: not known, or a pause's bound
+ * is not to be passed. */
+static double rows_at_best(const struct sched *s)
+{
+    bool may_pass = s->lone_row_s > 0 && s->o.most_pause_ms > s->o.pause_ms;
+    return may_pass ? 1e-3 * (double)s->o.pause_ms / s->lone_row_s : 0;
+}
+
+/* Of prompts in a round of several (learn_rows). */
 static size_t rows_of_a_pause(const struct sched *s)
 {
-    bool may_guess = s->shared_rows == 0 && s->lone_row_s > 0 && s->o.most_pause_ms > s->o.pause_ms;
-    double rows = may_guess ? 1e-3 * (double)s->o.pause_ms / s->lone_row_s : s->shared_rows;
-    double most = (double)most_rows(s);
+    double rows = s->shared_rows > 0 ? s->shared_rows : rows_at_best(s), most = (double)most_rows(s);
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > most ? (size_t)most : (size_t)rows;
 }
 
@@ -34,20 +39,30 @@ struct round {
     size_t n, rows, prompt_rows;
 };
 
+static bool all_done(const struct round *r)
+{
+    bool done = true;
+    for (size_t i = 0; i < r->n; i++)
+        done = done && r->parts[i].status == PF_OK;
+    return done;
+}
+
 /* Rows of prompts for the next rounds, after one of several parts: as many as the bound on pauses allows. Where a
  * step's time is hardly its rows', as where each brings all experts from main memory, that would make a prompt many
  * times slower and the others' pauses little shorter: so more, up to the wider bound, as long as a row takes more than
- * twice what it takes in a prompt alone. A round with fewer rows than it might have had says nothing of more. */
+ * twice what it takes in a prompt alone; and where even a step of few rows takes longer than that, no fewer than
+ * rows_at_best. A round with fewer rows than it might have had says nothing unless it took too long. */
 static void learn_rows(struct sched *s, const struct round *r, double row_s)
 {
     double pause = 1e-3 * (double)s->o.pause_ms, most_pause = 1e-3 * (double)s->o.most_pause_ms;
     double took = row_s * (double)r->rows, rows = (double)r->prompt_rows;
-    if (r->prompt_rows < LEAST_ROWS || (took <= pause && r->prompt_rows < rows_of_a_pause(s)))
+    bool is_dear = s->lone_row_s > 0 && row_s > 2 * s->lone_row_s;
+    double wanted = is_dear ? most_pause : pause, more = wanted / took;
+    if (r->prompt_rows < LEAST_ROWS || !all_done(r) || (took <= wanted && r->prompt_rows < rows_of_a_pause(s)))
         return;
     s->row_s = row_s;
-    bool is_dear = s->lone_row_s > 0 && row_s > 2 * s->lone_row_s;
-    double more = (is_dear ? most_pause : pause) / took;
-    s->shared_rows = rows * (more < 0.5 ? 0.5 : more);
+    rows *= more < 0.5 ? 0.5 : more;
+    s->shared_rows = is_dear && rows < rows_at_best(s) ? rows_at_best(s) : rows;
 }
 
 static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t n)
