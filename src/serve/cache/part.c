@@ -114,7 +114,7 @@ pf_status part_save(struct part *p, const pf_session *session, const struct part
     struct head h = { .key = l->key, .parent_id = p->parent_id, .from = p->from, .n = p->n };
     struct pf_saved saved = { 0 };
     struct sink out = { .to = &p->data, .most = l->most, .a = a };
-    uint64_t expected = (p->n - p->from) * l->token_bytes;
+    uint64_t expected = (p->n - p->from) * l->token_bytes + l->beside_bytes;
     if (p->parent)
         saved = p->parent->saved;
     make_room(&p->data, expected < l->most ? expected : l->most);

@@ -35,7 +35,7 @@ size_t part_common(const struct part *p, const int32_t *tok, size_t n);
 
 struct part_limits {
     uint64_t key, most;              /* of the model; bytes of data at most */
-    uint64_t token_bytes;            /* about as many as a token takes; 0: not known */
+    uint64_t token_bytes, beside_bytes;      /* about as many as a token takes, and a part beside; 0: not known */
 };
 
 /* Fills data from the session, and with it `saved` and `bytes`. PF_ECONTEXT: that would be more than `most` bytes. */

@@ -22,6 +22,7 @@ static const double LEAST_WAIT_S = 1, MOST_WAIT_S = 256, WAITS_PER_TRY = 4;
 struct saved {
     char    *folder;
     uint64_t most, key, token_bytes, total, n_used;
+    uint64_t beside_bytes;           /* that a part took beside those of its tokens, at most: a recurrent state's */
     struct part   *parts[MOST_PARTS + 1];
     int            n;                /* between calls, MOST_PARTS at most */
     struct part   *written;          /* whose file is being written, or was lately; NULL: nobody wants to know */
@@ -127,6 +128,8 @@ static void make_room(struct saved *s, const struct part *p)
 
 static void add(struct saved *s, struct part *p)
 {
+    uint64_t of_tokens = (p->n - p->from) * s->token_bytes, beside = p->bytes > of_tokens ? p->bytes - of_tokens : 0;
+    s->beside_bytes = beside > s->beside_bytes ? beside : s->beside_bytes;
     s->total += p->bytes;
     s->parts[s->n++] = p;
     if (p->parent)
@@ -297,7 +300,7 @@ static enum put make(const struct saved *s, struct part *parent, const pf_sessio
             before += p->bytes;
         struct part *p = part_new(parent, session);
         struct part_limits l = { .key = s->key, .most = s->most > before ? s->most - before : 0,
-                                 .token_bytes = s->token_bytes };
+                                 .token_bytes = s->token_bytes, .beside_bytes = s->beside_bytes };
         pf_status st = part_save(p, session, &l, s->aside);
         if (st == PF_OK) {
             *made = p;
@@ -456,8 +459,8 @@ uint64_t saved_most(const struct saved *s)
 
 bool saved_has_room(const struct saved *s, size_t n_tok)
 {
-    uint64_t room = s->total < s->most ? s->most - s->total : 0;
-    return s->token_bytes > 0 && s->n < MOST_PARTS && n_tok <= room / s->token_bytes;
+    uint64_t taken = s->total + s->beside_bytes;
+    return s->token_bytes > 0 && s->n < MOST_PARTS && taken < s->most && n_tok <= (s->most - taken) / s->token_bytes;
 }
 
 void saved_close(struct saved *s)
