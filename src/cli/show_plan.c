@@ -1,6 +1,5 @@
 /* --plan: where weights would be, and how fast that would be. */
 #include <inttypes.h>
-#include <sys/stat.h>
 
 #include "program/cards.h"
 #include "program/load.h"
@@ -10,15 +9,13 @@
 static const char *const price_names[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured",
                                            [PF_PRICE_GIVEN] = "given" };
 
-/* Where a tier's speed comes from. To the library those of a card, and that of a drive which cannot be measured, are
- * given, which nobody did; main memory may be as fast as copies to the GPU are. */
+/* Where a tier's speed comes from. To the library a card's are given, which nobody did; main memory may be as fast as
+ * copies to the GPU are. */
 static const char *origin(const struct settings *s, enum pf_tier tier, const struct pf_plan_tier *t)
 {
     bool by_memory = s->ram_gb_s > 0 && t->bytes_s <= s->ram_gb_s * 1e9;
-    if (t->price != PF_PRICE_GIVEN)
+    if (t->price != PF_PRICE_GIVEN || tier == PF_TIER_DISK)
         return price_names[t->price];
-    if (tier == PF_TIER_DISK)
-        return s->disk_gb_s > 0 ? "given" : "assumed";
     if (tier == PF_TIER_VRAM)
         return s->vram_gb_s > 0 ? "given" : "card";
     return by_memory || s->pcie_gb_s > 0 ? "given" : "card";
@@ -62,6 +59,9 @@ static void print_tiers(struct buf *out, const struct settings *s, const struct 
     buf_printf(out, "tier      slabs         GB   MB a token      GB/s           tok/s alone\n");
     for (enum pf_tier t = p->vram_budget_bytes > 0 ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
         print_tier(out, names[t], &p->tiers[t], origin(s, t, &p->tiers[t]));
+    if (p->tiers[PF_TIER_DISK].price == PF_PRICE_ASSUMED)
+        buf_puts(out, "the drive is not measured: the file is short, mostly holes, or not read past the page cache; "
+                 "--drive-gb-s says how fast it is\n");
 }
 
 static void print_plan(struct buf *out, const struct pf_plan *p)
@@ -109,22 +109,6 @@ static void take_card(const char *name, struct pf_model_opts *o, struct buf *out
     o->speeds.pcie_bytes_s = o->speeds.pcie_bytes_s > 0 ? o->speeds.pcie_bytes_s : pcie;
 }
 
-/* Whether most of the file is holes, as in one that has a model's shape alone: they are not read from the drive. */
-static bool has_holes(const char *path)
-{
-    enum { BLOCK_BYTES = 512 };
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_blocks < st.st_size / BLOCK_BYTES / 2;
-}
-
-/* A drive that is not measured, since that would be the speed of holes. */
-static void assume_drive(struct pf_model_opts *o, struct buf *out)
-{
-    static const double ASSUMED = 2.5e9;
-    o->speeds.disk_bytes_s = ASSUMED;
-    buf_printf(out, "the drive is not measured, since the file has holes; --drive-gb-s says how fast it is\n");
-}
-
 /* Speeds of a GPU are for one that is planned for. */
 static void check_gpu(const struct settings *s)
 {
@@ -147,8 +131,6 @@ int mode_plan(const struct settings *s)
     load_session_opts(s, s->n_ctx, &so);
     if (s->card)
         take_card(s->card, &o, &out);
-    if (s->disk_gb_s <= 0 && has_holes(load_path(s)))
-        assume_drive(&o, &out);
     if (pf_model_plan(load_path(s), &o, &so, &p) < 0)
         die_failed(NULL);
     print_tiers(&out, s, &p);

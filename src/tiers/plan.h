@@ -70,7 +70,7 @@ pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_b
 uint64_t pf_ram_available(const char *root);
 
 /* How fast n_threads read main memory, and reads past the page cache read a file, measured in some tens of milliseconds
- * each. 0: it could not be measured. */
+ * each. 0: it could not be measured, as on a file that is short or mostly holes. */
 double pf_price_ram(int n_threads);
 double pf_price_disk(const char *path);
 

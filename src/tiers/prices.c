@@ -2,6 +2,7 @@
  * resource will be the limit, not to compare machines by. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 #include "base/pf_mem.h"
 #include "base/pf_pool.h"
@@ -100,6 +101,15 @@ static void read_around(struct reading *d, pf_io *io)
     }
 }
 
+/* Whether most of a file is holes, as of one that has a model's shape alone: they are not read from the drive. Half,
+ * since file systems that compress have fewer blocks, too. */
+static bool is_hollow(const char *path)
+{
+    enum { BLOCK_BYTES = 512 };
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_blocks < st.st_size / BLOCK_BYTES / 2;
+}
+
 double pf_price_disk(const char *path)
 {
     struct pf_io_file file;
@@ -108,7 +118,7 @@ double pf_price_disk(const char *path)
                                  .arena_bytes = (size_t)DEPTH * READ_BYTES };
     pf_io *io = NULL;
     double bytes_s = 0;
-    if (pf_io_file_open(&file, path) < 0)
+    if (is_hollow(path) || pf_io_file_open(&file, path) < 0)
         return 0;
     d.arena = setup.arena = pf_pages_alloc(setup.arena_bytes);
     if (d.arena && file.bytes >= READ_BYTES && pf_io_best_open(&io, &setup, NULL) == PF_OK) {
