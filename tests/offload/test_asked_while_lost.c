@@ -10,12 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "by_layers.h"
 #include "check.h"
 #include "expected.h"
-#include "kernels/sim/sim.h"
-#include "moe/place/placement.h"
 
-enum { N_TOKENS = 8, N_ASKING = 6, MOST_GPUS = 2 };
+enum { N_TOKENS = 8, N_ASKING = 6 };
 
 static const char *path;
 static int32_t     tokens[N_TOKENS];
@@ -94,33 +93,6 @@ static void eval(pf_session *s, const char *name)
     }
 }
 
-struct devices {
-    struct pf_sim sim[MOST_GPUS];
-    int           n_opened;
-};
-
-static pf_status open_device(pf_backend **out, void *ctx)
-{
-    struct devices *d = ctx;
-    return pf_backend_sim_open(out, &d->sim[d->n_opened++]);
-}
-
-static pf_model *open_on(struct devices *d, int n_gpus, bool streaming, const char *name)
-{
-    struct pf_residency_setup setup = { .device = open_device, .device_ctx = d };
-    struct pf_model_opts o;
-    pf_model *m = NULL;
-    pf_model_opts_init(&o);
-    o.n_threads = 2;
-    o.streaming = streaming;
-    o.n_gpus = n_gpus > 1 ? n_gpus : 0;
-    o.layout = PF_LAYOUT_LAYERS;
-    for (int i = 0; i < n_gpus; i++)
-        o.gpus[i] = i;
-    CHECK(pf_model_open_with(&m, path, &o, &setup) == PF_OK, "%s: %s", name, pf_last_error());
-    return m;
-}
-
 static void eval_while_asked(struct asked *a, pf_session *s, const char *name)
 {
     struct asking asking[N_ASKING];
@@ -140,7 +112,7 @@ static void eval_while_asked(struct asked *a, pf_session *s, const char *name)
 /* With the devices lost where d says so. */
 static void lose(const char *name, int n_gpus, bool streaming, struct devices *d)
 {
-    struct asked a = { .m = open_on(d, n_gpus, streaming, name) };
+    struct asked a = { .m = open_by_layers(d, n_gpus, streaming, path, name) };
     struct pf_stats stats;
     int n_lost = 0;
     if (!a.m)

@@ -10,10 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "by_layers.h"
 #include "check.h"
 #include "expected.h"
-#include "kernels/sim/sim.h"
-#include "moe/place/placement.h"
 
 enum { SINGLES = 8, N_TOKENS = 80, N_BATCH = 18, PROMPTS = 3, N_GPUS = 2 };
 
@@ -88,38 +87,12 @@ static pf_session *open_session_of(pf_model *m)
     return s;
 }
 
-struct devices {
-    struct pf_sim sim[N_GPUS];
-    int           n_opened;
-};
-
-static pf_status open_device(pf_backend **out, void *ctx)
-{
-    struct devices *d = ctx;
-    return pf_backend_sim_open(out, &d->sim[d->n_opened++]);
-}
-
-static pf_model *open_on(struct devices *d, bool streaming, const char *name)
-{
-    struct pf_residency_setup setup = { .device = open_device, .device_ctx = d };
-    struct pf_model_opts o;
-    pf_model *m = NULL;
-    pf_model_opts_init(&o);
-    o.n_threads = 2;
-    o.streaming = streaming;
-    o.n_gpus = N_GPUS;
-    o.layout = PF_LAYOUT_LAYERS;
-    o.gpus[1] = 1;
-    CHECK(pf_model_open_with(&m, path, &o, &setup) == PF_OK, "%s: %s", name, pf_last_error());
-    return m;
-}
-
 /* lost: the device that is lost in the first prompt; -1: none is. */
 static void run(const char *name, bool streaming, int lost)
 {
     enum { LATER = 150 };                    /* operations */
     struct devices d = { .n_opened = 0 };
-    pf_model *m = open_on(&d, streaming, name);
+    pf_model *m = open_by_layers(&d, N_GPUS, streaming, path, name);
     pthread_t decoding, cancelling;
     if (!m)
         return;

@@ -6,10 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "by_layers.h"
 #include "check.h"
 #include "expected.h"
-#include "kernels/sim/sim.h"
-#include "moe/place/placement.h"
 #include "moe/session/session.h"
 
 enum { N_PROMPT = 600, N_TOKENS = N_PROMPT + 3, N_PIECES = 4, N_BATCH = 512, N_CTX = 120000, N_GPUS = 2 };
@@ -19,34 +18,9 @@ static int32_t     tokens[N_TOKENS];
 static float      *expected;                 /* [N_PIECES][n_vocab] */
 static size_t      n_vocab;
 
-struct devices {
-    struct pf_sim sim[N_GPUS];
-    int           n_opened;
-};
-
 static size_t piece_at(int i)
 {
     return i == 0 ? 0 : (size_t)(N_PROMPT + i - 1);
-}
-
-static pf_status open_device(pf_backend **out, void *ctx)
-{
-    struct devices *d = ctx;
-    return pf_backend_sim_open(out, &d->sim[d->n_opened++]);
-}
-
-static pf_model *open_on(struct devices *d)
-{
-    struct pf_residency_setup setup = { .device = open_device, .device_ctx = d };
-    struct pf_model_opts o;
-    pf_model *m = NULL;
-    pf_model_opts_init(&o);
-    o.n_threads = 2;
-    o.n_gpus = N_GPUS;
-    o.layout = PF_LAYOUT_LAYERS;
-    o.gpus[1] = 1;
-    CHECK(pf_model_open_with(&m, path, &o, &setup) == PF_OK, "%s", pf_last_error());
-    return m;
 }
 
 static pf_session *open_long(pf_model *m)
@@ -78,7 +52,7 @@ static bool run_in(uint64_t memory_bytes)
     struct devices d = { .n_opened = 0 };
     for (int k = 0; k < N_GPUS; k++)
         d.sim[k].memory_bytes = memory_bytes;
-    pf_model *m = open_on(&d);
+    pf_model *m = open_by_layers(&d, N_GPUS, false, path, "two devices");
     pf_session *s = m ? open_long(m) : NULL;
     bool handed = s && s->n_units == N_GPUS + 1 && s->units[0].end > 0;
     if (handed)
