@@ -30,7 +30,7 @@ struct sched_opts {
     int       n_slots;
     int       queue;                 /* jobs that may wait for a slot */
     int64_t   pause_ms;              /* how long a prompt's slice may stop the others */
-    int64_t   most_pause_ms;         /* and at most, where shorter ones would make it less than half as fast as alone */
+    int64_t   most_pause_ms;         /* the same while the prompt has less than half of its speed alone */
 };
 struct sched;
 
