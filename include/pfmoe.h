@@ -384,6 +384,9 @@ struct pf_message {
 };
 struct pf_chat_opts {
     bool        add_generation_prompt;   /* end where the assistant's reply begins; default true */
+    bool        continue_last;           /* the reply goes on with the last message, an assistant's with content and
+                                            without calls: the prompt ends behind that content, and nothing is added;
+                                            default false. Of a reply that goes on so: in_content (pf_reply_opts) */
     int         enable_thinking;         /* 1, 0, or -1: do not tell the template (default) */
     const char *reasoning_effort;        /* "low", "medium", "high", or NULL */
     const char *tools_json;              /* JSON array of tool descriptions, or NULL */
@@ -403,7 +406,8 @@ enum { PF_CHAT_TOKEN_BYTES = 256 };
  * writes it: tokenize it with PF_TOK_PARSE_SPECIAL and without PF_TOK_ADD_SPECIAL. o may be NULL. PF_ETEMPLATE when
  * the model has no template, it does not parse, or it raises an error; PF_ECONTEXT, before the template is at its end,
  * when it prints more than PF_CHAT_TOKEN_BYTES for each of n_ctx positions. A shorter text may still have too many
- * tokens. */
+ * tokens. With continue_last also PF_EINVAL, when the last message is none that can be gone on with, and PF_ETEMPLATE,
+ * when the template does not print what that ends with. */
 pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *o,
                          char *out, size_t cap, size_t *need);
 
@@ -426,6 +430,8 @@ struct pf_reply_opts {
                                         for, their text is content */
     size_t      tools_len;
     bool        in_reasoning;        /* the prompt ended inside the reasoning: pf_reply_is_open */
+    bool        in_content;          /* the prompt ended inside the content (continue_last): white space in front
+                                        is the content's, too */
     bool        forced;              /* the reply is held to calls: what begins one is no text, though cut short */
 };
 

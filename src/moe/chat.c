@@ -2,7 +2,11 @@
  *
  * Keys as Hugging Face transformers passes them: messages, tools, documents, add_generation_prompt and the special
  * tokens' texts, plus the switches that reasoning models know (enable_thinking, thinking, reasoning_effort). Templates
- * that refuse a system message (they raise) are tried again with its text in front of the first user message. */
+ * that refuse a system message (they raise) are tried again with its text in front of the first user message.
+ *
+ * Templates end each message, the last one too. Where a reply goes on with that, its content has a mark at its end, and
+ * the prompt is what the template prints in front of the mark: white space that it would strip stays so, too. */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
 
@@ -67,7 +71,10 @@ static void put_member(struct text *t, const char *key, const char *value)
 
 /* ---- The context ------------------------------------------------------------------------------------------------- */
 
-static void put_message(struct text *t, const struct pf_message *m, const char *prefix)
+/* Nothing that a template strips or cuts at. */
+static const char goes_on[] = "\x11goes on\x11";
+
+static void put_message(struct text *t, const struct pf_message *m, const char *prefix, const char *behind)
 {
     puts_text(t, "{\"role\": ");
     put_json_string(t, m->role, strlen(m->role));
@@ -76,6 +83,7 @@ static void put_message(struct text *t, const struct pf_message *m, const char *
     puts_text(&content, prefix);
     puts_text(&content, prefix[0] ? "\n\n" : "");
     puts_text(&content, m->content ? m->content : "");
+    puts_text(&content, behind);
     put_json_string(t, content.p ? content.p : "", content.n);
     t->failed |= content.failed;
     pf_free(content.p);
@@ -99,15 +107,16 @@ static bool is_system(const struct pf_message *m)
     return strcmp(m->role, "system") == 0;
 }
 
-/* fold: leave the leading system message out and put its text in front of the first user message. */
-static void put_messages(struct text *t, const struct pf_message *msgs, size_t n, bool fold)
+/* fold: leave the leading system message out and put its text in front of the first user message. marked: the last
+ * one's content ends with the mark. */
+static void put_messages(struct text *t, const struct pf_message *msgs, size_t n, bool fold, bool marked)
 {
     const char *system = fold ? msgs[0].content : "";
     puts_text(t, "\"messages\": [");
     for (size_t i = fold; i < n; i++) {
         bool first_user = system[0] && strcmp(msgs[i].role, "user") == 0;
         puts_text(t, i > fold ? ", " : "");
-        put_message(t, &msgs[i], first_user ? system : "");
+        put_message(t, &msgs[i], first_user ? system : "", marked && i == n - 1 ? goes_on : "");
         if (first_user)
             system = "";
     }
@@ -137,11 +146,11 @@ static void put_context(struct text *t, const pf_model *m, const struct pf_messa
                         const struct pf_chat_opts *o, bool fold)
 {
     puts_text(t, "{");
-    put_messages(t, msgs, n, fold);
+    put_messages(t, msgs, n, fold, o->continue_last);
     puts_text(t, ", \"tools\": ");
     puts_text(t, o->tools_json ? o->tools_json : "null");
     puts_text(t, ", \"documents\": null, \"add_generation_prompt\": ");
-    puts_text(t, o->add_generation_prompt ? "true" : "false");
+    puts_text(t, o->add_generation_prompt && !o->continue_last ? "true" : "false");
     put_special_tokens(t, m->vocab);
     if (o->enable_thinking >= 0) {
         const char *value = o->enable_thinking ? "true" : "false";
@@ -161,6 +170,18 @@ static size_t max_bytes(const struct pf_chat_opts *o)
     return o->n_ctx > 0 && o->n_ctx < (int64_t)1 << 40 ? (size_t)o->n_ctx * PF_CHAT_TOKEN_BYTES : 0;
 }
 
+/* The text as far as the last mark in it. */
+static pf_status cut_at_mark(char *text, size_t *len)
+{
+    const size_t n_mark = sizeof goes_on - 1;
+    for (size_t i = *len; i >= n_mark; i--)
+        if (memcmp(text + i - n_mark, goes_on, n_mark) == 0) {
+            *len = i - n_mark;
+            return PF_OK;
+        }
+    PF_FAIL(PF_ETEMPLATE, "the chat template does not print the last message as it is, so no reply goes on with it");
+}
+
 static pf_status render_once(const pf_model *m, const pf_tmpl *tmpl, const struct pf_message *msgs, size_t n,
                              const struct pf_chat_opts *o, bool fold, char **out, size_t *len)
 {
@@ -169,6 +190,8 @@ static pf_status render_once(const pf_model *m, const pf_tmpl *tmpl, const struc
     pf_status st = context.failed ? pf_fail(PF_ENOMEM, "no memory to render %zu messages", n)
                                   : pf_tmpl_render(tmpl, context.p, context.n, -1, max_bytes(o), &m->cancel, out, len);
     pf_free(context.p);
+    if (st == PF_OK && o->continue_last && (st = cut_at_mark(*out, len)) < 0)
+        pf_free(*out);
     if (st == PF_ECONTEXT)
         PF_FAIL(PF_ECONTEXT, "the prompt is too long: the chat template prints more than %zu bytes, %d for each of the "
                 "context's %lld positions", max_bytes(o), PF_CHAT_TOKEN_BYTES, (long long)o->n_ctx);
@@ -205,6 +228,12 @@ void pf_chat_opts_init(struct pf_chat_opts *o)
     *o = (struct pf_chat_opts){ .add_generation_prompt = true, .enable_thinking = -1 };
 }
 
+static bool can_go_on(const struct pf_message *msgs, size_t n)
+{
+    const struct pf_message *last = n > 0 ? &msgs[n - 1] : NULL;
+    return last && strcmp(last->role, "assistant") == 0 && last->content && last->content[0] && !last->tool_calls_json;
+}
+
 pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *opts,
                          char *out, size_t cap, size_t *need)
 {
@@ -216,6 +245,8 @@ pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_
     pf_chat_opts_init(&o);
     if (opts)
         o = *opts;
+    if (o.continue_last && !can_go_on(msgs, n))
+        PF_FAIL(PF_EINVAL, "no reply goes on with a last message that is not an assistant's, is empty, or has calls");
     PF_TRY(choose_template(m, &o, &tmpl, &owned));
     pf_status st = render_once(m, tmpl, msgs, n, &o, false, &text, &len);
     if (st == PF_ETEMPLATE && n > 0 && is_system(&msgs[0]) && msgs[0].content) {

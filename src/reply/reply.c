@@ -416,8 +416,9 @@ pf_status pf_reply_open(pf_reply **out, const struct pf_reply_opts *o)
     r->f = f;
     r->role_end = SIZE_MAX;
     r->channel = o->in_reasoning ? PF_REPLY_REASONING : PF_REPLY_CONTENT;
-    if (f->form & PF_FORM_HARMONY && !o->in_reasoning)
+    if (f->form & PF_FORM_HARMONY && !o->in_reasoning && !o->in_content)
         r->state = PF_AT_BEGIN;
+    r->channels[PF_REPLY_CONTENT].any = o->in_content;
     r->with_tools = o->tools_json != NULL;
     r->forced = o->forced;
     pf_status st = reserve(r);

@@ -275,6 +275,27 @@ static void test_cut_in_thought(void)
     }
 }
 
+/* Where the prompt ends in the content, white space in front is text, and so is what would begin a header or a call
+ * only at a reply's beginning. */
+static void test_gone_on_with(void)
+{
+    static const struct { const char *family, *text, *content; } texts[] = {
+        { "hermes", " miles.", " miles." },
+        { "hermes", "\n\nto=be", "\n\nto=be" },
+        { "gpt-oss", " miles.", " miles." },
+        { "gpt-oss", "to=be<|return|>", "to=be" },
+        { "llama-3", "{\"name\": \"get_weather\"} is no call", "{\"name\": \"get_weather\"} is no call" },
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct pf_reply_opts o = opts(texts[i].family, false);
+        struct gathered g = { 0 };
+        o.in_content = true;
+        CHECK(gather_reply(&g, &o, texts[i].text, strlen(texts[i].text), 1, NULL) == PF_OK && g.n_calls == 0 &&
+              piece_is(&g.content, texts[i].content), "%s: \"%.*s\"", texts[i].text, (int)g.content.n, g.content.p);
+        gathered_free(&g);
+    }
+}
+
 /* ---- Hostile text ------------------------------------------------------------------------------------------------ */
 
 static double now_s(void)
@@ -539,6 +560,7 @@ int main(int argc, char **argv)
     test_refusals();
     test_in_json();
     test_open_prompts();
+    test_gone_on_with();
     test_marks();
     if (argc > 1)
         test_templates(argv[1]);
