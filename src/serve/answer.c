@@ -218,8 +218,9 @@ pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, 
         give_content(a, buf_text(&prompt->text), prompt->text.n);
     if (!q->chat)
         return hold_content(a);
+    bool in_reasoning = pf_reply_is_open(family, buf_text(&prompt->text), prompt->text.n);
     struct pf_reply_opts o = { .family = family, .tools_json = tools, .tools_len = tools ? strlen(tools) : 0,
-                               .in_reasoning = pf_reply_is_open(family, buf_text(&prompt->text), prompt->text.n),
+                               .in_reasoning = in_reasoning, .in_content = q->goes_on && !in_reasoning,
                                .forced = q->tool_choice >= TOOLS_REQUIRED };
     pf_status st = pf_reply_open(&a->reply, &o);
     return st < 0 ? st : hold_content(a);

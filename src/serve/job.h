@@ -44,6 +44,7 @@ struct request {
     bool        one_call;                /* at most one call an answer */
     int         enable_thinking;         /* as in pf_chat_opts */
     const char *reasoning_effort;
+    bool        goes_on;                 /* the answer goes on with the last message: continue_last in pf_chat_opts */
     bool        echo;                    /* the prompt's text comes first in the answer */
 
     struct prompt *prompts;              /* as read: of a text completion, with the text or the tokens */

@@ -38,6 +38,7 @@ static pf_status render_once(const struct request *q, const struct prompt_opts *
     c.template_name = o->template_name;
     c.template_text = o->template_text;
     c.n_ctx = o->n_ctx;
+    c.continue_last = q->goes_on;
     buf_clear(out);
     buf_reserve(out, likely_bytes(q));
     pf_status st = pf_chat_render(o->m, q->msgs, q->n_msgs, &c, out->p, out->cap - 1, &need);
@@ -147,6 +148,15 @@ static bool wrong_choice(const struct request *q, struct trouble *t)
     return why != NULL;
 }
 
+/* Whether the reply is held from its first token on, but begins in the middle of its text. */
+static bool begun_already(const struct request *q, struct trouble *t)
+{
+    bool must_call = q->tool_choice >= TOOLS_REQUIRED;
+    *t = (struct trouble){ 400, must_call ? "tool_choice" : q->shape_field, NULL,
+                           "does not go with a last message of the assistant, with which the answer goes on" };
+    return q->goes_on;
+}
+
 /* A reply that must be a call, or whose content a schema holds: calls may come beside it, and reasoning before. */
 static bool hold_reply(struct request *q, const struct prompt_opts *o, struct trouble *t)
 {
@@ -224,7 +234,7 @@ static bool hold(struct job *j, const struct prompt_opts *o, struct trouble *t)
         return !refused(q->grammar, q->shape_field, t);
     }
     if (q->shape == SHAPE_JSON || q->tool_choice >= TOOLS_REQUIRED)
-        return hold_reply(q, o, t);
+        return !begun_already(q, t) && hold_reply(q, o, t);
     if (q->tools_json && q->tool_choice != TOOLS_NONE)
         return hold_arguments(j, o, t);
     return true;

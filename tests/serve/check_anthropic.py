@@ -22,6 +22,15 @@ def check_answers(s):
     check(stopped["stop_reason"] == "stop_sequence" and stopped["stop_sequence"] == "Tortoise", stopped)
 
 
+def check_goes_on(s):
+    """An answer goes on with a last message of the assistant, whose text is not in it."""
+    whole = s.post(MESSAGES, dict(ASK, max_tokens=60))[2]["content"][0]["text"]
+    cut = whole.index(" ", 40)
+    begun = ASK["messages"] + [{"role": "assistant", "content": [{"type": "text", "text": whole[:cut]}]}]
+    text = s.post(MESSAGES, dict(ASK, messages=begun))[2]["content"][0]["text"]
+    check(len(text) > 20 and whole[cut:].startswith(text), whole[cut:], text)
+
+
 def check_stream(s):
     whole = s.post(MESSAGES, ASK)[2]
     events = [(name, json.loads(d)) for name, d in s.stream(MESSAGES, dict(ASK, stream=True))]
@@ -89,7 +98,7 @@ def check_errors(s):
 
 def main():
     with Server() as s:
-        for part in (check_answers, check_stream, check_cache, check_schema, check_models, check_errors):
+        for part in (check_answers, check_goes_on, check_stream, check_cache, check_schema, check_models, check_errors):
             part(s)
     with Server("--api-key", "k") as s:
         status, _, a = s.post(MESSAGES, ASK)

@@ -35,6 +35,25 @@ def check_answers(s):
     check(b["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, "nothing was reused:", b["usage"])
 
 
+def check_goes_on(s):
+    """An answer goes on with a last message that is the assistant's text, and is held to no schema or call then."""
+    whole = content(s.post(CHAT, chat(ASK, temperature=0, max_tokens=60))[2])
+    cut = whole.index(" ", 40)
+    body = chat(ASK, temperature=0, max_tokens=20)
+    body["messages"].append({"role": "assistant", "content": whole[:cut]})
+    a = s.post(CHAT, body)[2]
+    check(len(content(a)) > 20 and whole[cut:].startswith(content(a)), whole[cut:], content(a))
+    events = [json.loads(d) for _, d in s.stream(CHAT, dict(body, stream=True)) if d != "[DONE]"]
+    text = "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"])
+    check(text == content(a), "streamed", text, content(a))
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    for more, field in (({"response_format": {"type": "json_object"}}, "response_format"), ({"tools": [tool], "tool_choice": "required"}, "tool_choice")):
+        status, _, e = s.post(CHAT, dict(body, **more))
+        check(status == 400 and e["error"]["param"] == field, status, e)
+    body["messages"][-1]["content"] = ""
+    check(content(s.post(CHAT, dict(body, max_tokens=60))[2]) != whole[cut:], "an empty message is gone on with")
+
+
 def check_stream(s):
     body = chat(ASK, temperature=0, max_tokens=30)
     whole = s.post(CHAT, body)[2]
@@ -232,7 +251,7 @@ def main():
         check(s.ask("GET", "/health")[0] == 200, "health")
         names = [m["id"] for m in s.ask("GET", "/v1/models")[2]["data"]]
         check("default" in names and "fables" in names, names)
-        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_logprobs, check_prompts, check_together, check_errors, check_repeated):
+        for part in (check_answers, check_goes_on, check_stream, check_settings, check_bias, check_text, check_logprobs, check_prompts, check_together, check_errors, check_repeated):
             part(s)
     finish()
 

@@ -211,7 +211,7 @@ static bool read_messages(struct reader *r, struct json v, struct job *j)
 }
 
 static const struct dialect dialect = { .messages = "messages", .read = read_messages, .tool_type = "custom",
-                                        .type_may_miss = true, .schema = "input_schema" };
+                                        .type_may_miss = true, .goes_on = true, .schema = "input_schema" };
 
 static bool read_tool_choice(struct reader *r, struct json v, void *to)
 {

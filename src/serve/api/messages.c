@@ -160,6 +160,12 @@ static bool read_tool(struct reader *r, struct json v, void *to)
     return true;
 }
 
+static bool ends_in_text(const struct request *q)
+{
+    const struct pf_message *last = &q->msgs[q->n_msgs - 1];
+    return strcmp(last->role, "assistant") == 0 && last->content[0] && !last->tool_calls_json;
+}
+
 bool read_conversation(struct reader *r, const struct dialect *d, struct json messages, struct json tools,
                        struct job *j)
 {
@@ -173,6 +179,7 @@ bool read_conversation(struct reader *r, const struct dialect *d, struct json me
         return false;
     if (j->req.n_msgs == before)
         return read_fail(r, "is empty");
+    j->req.goes_on = d->goes_on && ends_in_text(&j->req);
     snprintf(r->path, sizeof r->path, "tools");
     if (tools.p && !read_elements(r, tools, MOST_TOOLS, read_tool, &t))
         return false;

@@ -22,6 +22,7 @@ struct dialect {
     const char *tool_type;               /* of tools that the client runs */
     bool        type_may_miss;
     bool        skips_tools;             /* tools of another type are left out; else they are refused */
+    bool        goes_on;                 /* an answer goes on with a last message that is the assistant's text */
     const char *function;                /* the member of a tool with its name and schema; NULL: the tool itself */
     const char *schema;                  /* the member with a tool's schema */
 };

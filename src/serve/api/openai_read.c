@@ -360,7 +360,8 @@ static bool read_messages(struct reader *r, struct json v, struct job *j)
 }
 
 static const struct dialect dialect = { .messages = "messages", .read = read_messages, .tool_type = "function",
-                                        .type_may_miss = true, .function = "function", .schema = "parameters" };
+                                        .type_may_miss = true, .goes_on = true, .function = "function",
+                                        .schema = "parameters" };
 
 bool openai_read_chat(struct job *j, struct reader *r, struct json body)
 {
