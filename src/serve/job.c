@@ -6,6 +6,8 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "serve/journal.h"
+
 double now_s(void)
 {
     struct timespec t;
@@ -88,6 +90,7 @@ void job_keep_alive(struct job *j)
 
 void job_fail(struct job *j, const struct trouble *t)
 {
+    journal_failed(j->x, t);
     if (j->heard > 0 && !j->begun)
         j->protocol->begin(j);
     if ((j->heard > 0 || j->begun) && j->req.stream) {

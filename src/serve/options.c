@@ -32,6 +32,8 @@ static const struct opt rows[] = {
     { GROUP_SERVER, 0, "pause-ms", WHOLE, "N", AT(pause_ms), 1, 60000, NULL, false,
       "how long a piece of one request's prompt may stop the others' answers (default 100, and up to 400 where shorter "
       "pieces would make the prompt less than half as fast as it is alone)" },
+    { GROUP_SERVER, 0, "quiet", FLAG, NULL, AT(quiet), 0, 0, NULL, false,
+      "no line on standard error for each answer" },
 };
 
 /* Whether the server has an option of pfmoe-run's table: those of the model and the machine, and sampling for requests

@@ -8,6 +8,7 @@ struct serve_settings {
     struct settings run;                 /* first: the rows that both programs have */
     const char *host, *api_key, *cors, *cache_dir;
     int64_t port, n_slots, cache_mb, queue, body_mb, pause_ms;
+    bool    quiet;
 };
 
 /* As opts_read (program/opts.h). */

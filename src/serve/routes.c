@@ -8,14 +8,21 @@
 #include "serve/api/messages.h"
 #include "serve/api/openai.h"
 #include "serve/api/responses.h"
+#include "serve/journal.h"
 #include "serve/metrics.h"
 #include "serve/server.h"
 
 /* ---- Generations ------------------------------------------------------------------------------------------------- */
 
+static void refuse(struct exchange *x, const struct trouble *t)
+{
+    journal_failed(x, t);
+    exchange_error(x, t);
+}
+
 void answer_wrong_field(struct exchange *x, const struct reader *r)
 {
-    exchange_error(x, &(struct trouble){ 400, *r->path ? r->path : NULL, NULL, r->why });
+    refuse(x, &(struct trouble){ 400, *r->path ? r->path : NULL, NULL, r->why });
 }
 
 bool json_body(struct exchange *x, struct json *body)
@@ -27,7 +34,7 @@ bool json_body(struct exchange *x, struct json *body)
         return false;
     if (!json_valid(buf_text(text), text->n, &where)) {
         snprintf(why, sizeof why, "the body is not JSON (offset %zu)", where);
-        exchange_error(x, &(struct trouble){ .status = 400, .why = why });
+        refuse(x, &(struct trouble){ .status = 400, .why = why });
         return false;
     }
     *body = json_value(text->p, text->n);
@@ -52,7 +59,7 @@ void generate(struct exchange *x, const struct protocol *p)
     if (!p->read(j, &r, body)) {
         answer_wrong_field(x, &r);
     } else if (!prompt_make(j, &server->prompt, &t)) {
-        exchange_error(x, &t);
+        refuse(x, &t);
     } else {
         sched_add(server->sched, j);
         return;

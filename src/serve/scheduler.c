@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "serve/journal.h"
 #include "serve/metrics.h"
 #include "serve/scheduler_impl.h"
 
@@ -449,6 +450,7 @@ static void drop_gone_running(struct sched *sched)
         slot_take_times(s);
         if (!j->over) {
             atomic_fetch_add(&metrics.cancelled, 1);
+            journal_gone(j);
             exchange_end(j->x);
         }
         j->over = true;

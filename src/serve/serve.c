@@ -18,6 +18,7 @@
 #include "program/load.h"
 #include "program/stack.h"
 #include "program/io/term.h"
+#include "serve/journal.h"
 #include "serve/server.h"
 #include "serve/http/work.h"
 
@@ -225,6 +226,7 @@ static int start(int argc, char **argv)
         return load_follow(&s.run);
     watch_signals(&server);
     server.s = &s;
+    journal_open(!s.quiet);
     server.started = (int64_t)time(NULL);
     int fd = bind_address(&s);
     open_model(&server);

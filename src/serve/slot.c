@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "serve/journal.h"
 #include "serve/metrics.h"
 
 enum { MOST_COPIED_BYTES = 1 << 30 };
@@ -20,6 +21,8 @@ static void free_job(struct job *j)
     atomic_fetch_add(&metrics.prompt_us, (unsigned long long)(u->prompt_s * 1e6));
     atomic_fetch_add(&metrics.answer_us, (unsigned long long)(u->answer_s * 1e6));
     atomic_fetch_sub(&metrics.running, 1);
+    if (!j->over)
+        journal_answered(j);
     job_free(j);
 }
 

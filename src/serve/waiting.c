@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
+#include "serve/journal.h"
 #include "serve/metrics.h"
 #include "serve/scheduler_impl.h"
 
@@ -62,8 +63,10 @@ static struct queued *take_gone(struct sched *s, bool begun)
 void sched_forget(struct waiting *w)
 {
     struct job *j = w->job;
-    if (!j->over)
+    if (!j->over) {
         atomic_fetch_add(&metrics.cancelled, 1);
+        journal_gone(j);
+    }
     if (w->parked) {
         exchange_end(j->x);
         j->over = true;                  /* its other slots leave it, too */

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""The line that each generation leaves on standard error: its numbers, why it failed, that its client went away; none with --quiet.
+Who asks cannot make a line look like another one, and nobody waits for who does not read them."""
+import re
+import signal
+import subprocess
+import time
+
+from serve import Server, chat, check, environment, finish, serve_path
+
+CHAT = "/v1/chat/completions"
+FRONT = r"\d\d:\d\d:\d\d 127\.0\.0\.1 "
+ANSWERED = FRONT + r"%s (\d+) tokens \((\d+) kept\) in \d+\.\d\d s, (\d+) in \d+\.\d\d s( \(\d+\.\d/s\))?(, waited \d+\.\d\d s)?: (.*)"
+
+
+def lines(s, n):
+    """The last n lines, once there are so many behind the address."""
+    for _ in range(500):
+        log = s.log.decode().splitlines()
+        front = next(i for i, line in enumerate(log) if " at http://" in line) + 1
+        if len(log) >= front + n:
+            break
+        time.sleep(0.02)
+    check(len(log) == front + n, "not", n, "lines:", log[front:])
+    return log[front:]
+
+
+def check_lines():
+    with Server() as s:
+        s.post(CHAT, chat("Tell me a fable.", max_tokens=7))
+        list(s.stream("/v1/messages", chat("Tell me a fable.", max_tokens=5, stream=True)))
+        s.post(CHAT, chat("Tell me a fable.", max_tokens="many"))
+        s.post(CHAT, chat("x", tools=[{"type": "function", "function": {"name": "a\n00:00:00 1.1.1.1 /v1/messages 5 tokens", "parameters": {}}}]))
+        s.post(CHAT, chat("x", response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"if\nthen\x1b[31m": 1, "$ref": "a\nb\x1b[2J"}}}))
+        got = lines(s, 5)
+        whole = re.fullmatch(ANSWERED % CHAT, got[0])
+        check(whole and int(whole[1]) > 5 and whole[3] == "7" and whole[6] == "length", got[0])
+        streamed = re.fullmatch(ANSWERED % "/v1/messages", got[1])
+        check(streamed and int(streamed[2]) > 0 and streamed[3] == "5", got[1])
+        check(re.fullmatch(FRONT + CHAT + " 400: max_tokens: must be .*", got[2]), got[2])
+        check(all(re.fullmatch(FRONT + "/v1/.*", line) and "\x1b" not in line for line in got), got)
+
+
+def check_gone():
+    with Server("-c", "16384") as s:
+        c = s.connect()
+        c.request("POST", CHAT, '{"model": "default", "ignore_eos": true, "messages": [{"role": "user", "content": "x"}]}')
+        time.sleep(0.3)
+        c.close()
+        got = lines(s, 1)[0]
+        check(got.endswith(": the client went away") and int(re.fullmatch(ANSWERED % CHAT, got)[3]) > 0, got)
+
+
+def check_quiet():
+    with Server("--quiet") as s:
+        s.post(CHAT, chat("Tell me a fable.", max_tokens=2))
+        s.post(CHAT, {})
+        time.sleep(0.2)
+        lines(s, 0)
+
+
+def check_nobody_reads():
+    """More lines than a pipe holds."""
+    n = 1500
+    s = Server.__new__(Server)
+    s.process = subprocess.Popen([serve_path, "--port", "0", "-t", "1"], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment())
+    s.port = int(next(m for m in (re.search(rb" at http://.*:(\d+)\n", line) for line in s.process.stderr) if m)[1])
+    c = s.connect(timeout=20)
+    for _ in range(n):
+        c.request("POST", CHAT, b"{}")
+        r = c.getresponse()
+        check(r.status == 400 and r.read(), r.status)
+    s.process.send_signal(signal.SIGTERM)
+    log = s.process.communicate(timeout=60)[0:2][1].decode().splitlines()
+    check(s.process.returncode == 0 and 100 < len(log) < n, s.process.returncode, len(log))
+    check(all(re.fullmatch(FRONT + CHAT + " 400: model: is missing", line) for line in log), log[-3:])
+
+
+check_lines()
+check_gone()
+check_quiet()
+check_nobody_reads()
+finish()
