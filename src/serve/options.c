@@ -24,7 +24,7 @@ static const struct opt rows[] = {
       "keep conversations in DIR, so that they go on where they were after a restart" },
     { GROUP_SERVER, 0, "cache-mb", WHOLE, "N", AT(cache_mb), 0, 1 << 30, "PFMOE_CACHE_MB", false,
       "room for conversations that have no slot, in MB of 1e6 bytes: of memory, with --cache-dir of the drive (default "
-      "1024, with --cache-dir 16384; 0: none is kept)" },
+      "a quarter of the memory that the model leaves, 1024 to 16384, with --cache-dir 16384; 0: none is kept)" },
     { GROUP_SERVER, 0, "queue", WHOLE, "N", AT(queue), 0, 100000, NULL, false,
       "requests that may wait for a slot; more are refused (default 256)" },
     { GROUP_SERVER, 0, "body-mb", WHOLE, "N", AT(body_mb), 1, 512, NULL, false,

@@ -84,11 +84,32 @@ static uint64_t key_of(const struct server *server)
     return hash;
 }
 
+/* Memory for conversations where nobody says how much: a quarter of what weights, keys and values leave. To be asked
+ * before the model is opened, which takes some of that. */
+static int64_t choose_cache_mb(const struct serve_settings *s)
+{
+    enum { LEAST_MB = 1024, MOST_MB = 16384, PART = 4 };
+    struct pf_model_opts o;
+    struct pf_session_opts so;
+    struct pf_plan p;
+    load_model_opts(&s->run, &o);
+    load_session_opts(&s->run, s->run.n_ctx, &so);
+    so.n_sessions = (int)s->n_slots;
+    o.speeds = (struct pf_speeds){ 500e9, 20e9, 30e9, 2e9 };     /* any: so none is measured */
+    if (pf_model_plan(load_path(&s->run), &o, &so, &p) < 0)
+        return LEAST_MB;                     /* opening the model says why */
+    uint64_t of_slot = p.far_bytes + (p.vram_budget_bytes ? 0 : p.other_bytes);
+    uint64_t taken = p.tiers[PF_TIER_RAM].bytes + p.slot_bytes + of_slot * (uint64_t)s->n_slots;
+    uint64_t left = p.ram_budget_bytes > taken ? p.ram_budget_bytes - taken : 0;
+    int64_t mb = (int64_t)(left / PART / 1000000);
+    return mb < LEAST_MB ? LEAST_MB : mb < MOST_MB ? mb : MOST_MB;
+}
+
 /* NULL: nothing is to be kept. */
 static struct saved *open_saved(const struct server *server)
 {
     const char *folder = server->s->cache_dir;
-    int64_t mb = server->s->cache_mb != UNSET ? server->s->cache_mb : folder ? 16384 : 1024;
+    int64_t mb = server->cache_mb;
     struct saved *saved = mb == 0 ? NULL : saved_open(folder, (uint64_t)mb * 1000000, key_of(server));
     if (mb > 0 && !saved)
         die(EXIT_FAILED, "--cache-dir %s: %s", folder, strerror(errno));
@@ -99,6 +120,8 @@ static void open_model(struct server *server)
 {
     const struct settings *s = &server->s->run;
     const int64_t pause_ms = server->s->pause_ms;
+    server->cache_mb = server->s->cache_mb != UNSET ? server->s->cache_mb
+                       : server->s->cache_dir ? 16384 : choose_cache_mb(server->s);
     server->m = load_model(s, false);
     if (!pf_model_info(server->m)->has_tokenizer)
         die(EXIT_FAILED, "%s has no tokenizer", load_path(s));
@@ -209,7 +232,9 @@ static struct http *open_http(struct server *server, int fd)
     if (!http)
         die(EXIT_FAILED, "%s", buf_text(&why));
     bool v6 = strchr(s->host, ':') != NULL;
-    note("pfmoe-serve: %lld slots of %lld tokens", (long long)server->s->n_slots, (long long)server->prompt.n_ctx);
+    note("pfmoe-serve: %lld slots of %lld tokens, and %lld MB%s for conversations that have none",
+         (long long)s->n_slots, (long long)server->prompt.n_ctx, (long long)server->cache_mb,
+         s->cache_dir ? " of files" : "");
     note("pfmoe-serve: %s at http://%s%s%s:%d", server->model_name, v6 ? "[" : "", s->host, v6 ? "]" : "", port);
     return http;
 }

@@ -15,6 +15,7 @@ struct server {
     struct prompt_opts prompt;
     struct request     defaults;         /* what a request that says nothing asks for */
     struct sched      *sched;
+    int64_t            cache_mb;         /* for conversations that have no slot */
     int64_t            started;          /* seconds since 1970 */
     atomic_bool        loaded;           /* a signal ends the server in order, no longer at once */
 };
