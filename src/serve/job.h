@@ -46,6 +46,7 @@ struct request {
     const char *reasoning_effort;
     bool        goes_on;                 /* the answer goes on with the last message: continue_last in pf_chat_opts */
     bool        echo;                    /* the prompt's text comes first in the answer */
+    const char *suffix;                  /* texts are filled in between the prompt and this; NULL: continued */
 
     struct prompt *prompts;              /* as read: of a text completion, with the text or the tokens */
     size_t      n_prompts;

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "serve/fill.h"
+
 pf_status prompt_tokenize(const pf_model *m, const char *text, size_t n, unsigned flags, int32_t **tok, size_t *n_tok)
 {
     size_t cap = n / 2 + 16;
@@ -275,6 +277,19 @@ static bool make_tokens(struct prompt *p, const struct prompt_opts *o, unsigned 
     return !wrong_token(p, pf_model_info(o->m)->n_vocab, a, field, t);
 }
 
+/* The prompt of a text that a suffix follows. A suffix alone may be all that there is. */
+static bool make_between(struct prompt *p, const struct prompt_opts *o, const char *suffix, const char *field,
+                         struct trouble *t)
+{
+    if (p->tok)
+        *t = (struct trouble){ 400, field, NULL, "must be a text where a suffix follows" };
+    else if (fill_between(o->m, suffix, &p->text))
+        return true;
+    else
+        *t = (struct trouble){ 400, "suffix", NULL, "this model knows no marks for a text that is filled in" };
+    return false;
+}
+
 /* The text of tokens that were given, for an answer that begins with it. */
 static pf_status make_text(struct prompt *p, const pf_model *m)
 {
@@ -304,6 +319,8 @@ bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
         const char *at = q->n_prompts > 1 ? arena_text(&j->arena, one, (size_t)n) : field;
         struct prompt *p = &q->prompts[i];
         bool given = p->tok != NULL;
+        if (q->suffix && !make_between(p, o, q->suffix, at, t))
+            return false;
         if (!make_tokens(p, o, flags, at, &j->arena, t))
             return false;
         pf_status st = given && q->echo ? make_text(p, o->m) : PF_OK;

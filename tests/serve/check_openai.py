@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 
+import tiny
 from serve import Server, chat, check, environment, finish, run_path
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -114,6 +115,22 @@ def check_text(s):
     for more in ({"suffix": ""}, {"suffix": None, "best_of": None}, {"n": 2, "best_of": 2}):
         status, _, b = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, **more})
         check(status == 200 and [c["text"] for c in b["choices"]] == [a["choices"][0]["text"]] * more.get("n", 1), more, status, b)
+
+
+def check_filled():
+    """Texts that are filled in between two, by a model that has the marks for it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for marks, order in ((["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], (0, "def f(", 1, "): pass", 2)), (["[PREFIX]", "[SUFFIX]"], (1, "): pass", 0, "def f("))):
+            with Server("-m", tiny.model(folder, marks)) as s:
+                tokens = s.post("/tokenize", {"content": "", "add_special": True})[2]["tokens"]
+                for part in order:
+                    tokens += [tiny.FIRST_UNUSED + part] if isinstance(part, int) else s.post("/tokenize", {"content": part})[2]["tokens"]
+                given = s.post(TEXT, {"prompt": tokens, "temperature": 0, "max_tokens": 8})[2]
+                a = s.post(TEXT, {"prompt": "def f(", "suffix": "): pass", "temperature": 0, "max_tokens": 8})[2]
+                check(a["choices"][0]["text"] == given["choices"][0]["text"] and a["usage"]["prompt_tokens"] == len(tokens), a, given)
+                for more, field in (({"prompt": tokens}, "prompt"), ({"echo": True}, "echo")):
+                    status, _, e = s.post(TEXT, {"prompt": "a", "suffix": "b", **more})
+                    check(status == 400 and e["error"]["param"] == field, status, e)
 
 
 def check_logprobs(s):
@@ -253,6 +270,7 @@ def main():
         check("default" in names and "fables" in names, names)
         for part in (check_answers, check_goes_on, check_stream, check_settings, check_bias, check_text, check_logprobs, check_prompts, check_together, check_errors, check_repeated):
             part(s)
+    check_filled()
     finish()
 
 

@@ -451,15 +451,14 @@ static bool read_prompts(struct reader *r, struct json v, struct request *q)
 struct text_request {
     struct request q;
     struct json    prompt;
-    const char    *suffix;
     int64_t        logprobs, best_of;
 };
 
 /* What the interface has and the server does not do is refused, but for values that ask for nothing. */
 static bool refuse_unserved(struct reader *r, const struct text_request *in)
 {
-    if (in->suffix && *in->suffix)
-        return read_fail_at(r, "suffix", "is not supported: a text is continued, not filled in between two");
+    if (in->q.suffix && *in->q.suffix && in->q.echo)
+        return read_fail_at(r, "echo", "does not go with a suffix");
     if (in->best_of != UNSET && in->best_of != in->q.n)
         return read_fail_at(r, "best_of", "must be n, which is %lld: every answer that is made is given, none is "
                             "chosen among others", (long long)in->q.n);
@@ -472,7 +471,7 @@ bool openai_read_text(struct job *j, struct reader *r, struct json body)
     static const struct field fields[] = {
         COMMON_FIELDS,
         { "prompt", FIELD_RAW, offsetof(struct text_request, prompt), 0, 0, NULL },
-        { "suffix", FIELD_TEXT, offsetof(struct text_request, suffix), 0, 0, NULL },
+        { "suffix", FIELD_TEXT, AT(suffix), 0, 0, NULL },
         { "logprobs", FIELD_WHOLE, offsetof(struct text_request, logprobs), 0, 5, NULL },
         { "best_of", FIELD_WHOLE, offsetof(struct text_request, best_of), 1, INT32_MAX, NULL },
         { "echo", FIELD_BOOL, AT(echo), 0, 0, NULL }, { 0 } };
@@ -481,6 +480,7 @@ bool openai_read_text(struct job *j, struct reader *r, struct json body)
         return false;
     j->req = in.q;
     j->req.chat = false;
+    j->req.suffix = in.q.suffix && *in.q.suffix ? in.q.suffix : NULL;
     j->req.logprobs = in.logprobs != UNSET;
     j->req.top_logprobs = in.logprobs > 0 ? in.logprobs : 0;
     if (!in.prompt.p)
