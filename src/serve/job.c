@@ -78,14 +78,19 @@ void job_free(struct job *j)
  * with a colon is a comment to them. */
 void job_keep_alive(struct job *j)
 {
-    static const char comment[] = ": the answer has not begun yet\n\n";
     static const double SILENT_S = 5;
+    const char *comment = j->begun ? ": to be continued\n\n" : ": the answer has not begun yet\n\n";
     double now = now_s();
-    if (j->begun || !j->req.stream || now - (j->heard > 0 ? j->heard : j->since) < SILENT_S)
+    if (!j->req.stream)
         return;
+    if (exchange_n_put(j->x) == j->n_heard) {
+        if (now - (j->heard > 0 ? j->heard : j->since) < SILENT_S)
+            return;
+        exchange_open(j->x);
+        exchange_put(j->x, comment, strlen(comment));
+    }
     j->heard = now;
-    exchange_open(j->x);
-    exchange_put(j->x, comment, sizeof comment - 1);
+    j->n_heard = exchange_n_put(j->x);
 }
 
 void job_fail(struct job *j, const struct trouble *t)

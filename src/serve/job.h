@@ -129,7 +129,8 @@ struct job {
     char            id[32];              /* random, letters and digits */
     int64_t         created;             /* seconds since 1970 */
     bool            begun;               /* protocol->begin was called */
-    double          heard;               /* now_s() of when a stream that has not begun said so; 0: it has not */
+    double          heard;               /* about now_s() of when its stream had something last; 0: nothing yet */
+    uint64_t        n_heard;             /* exchange_n_put of then */
     void           *state;               /* the protocol's own, in the arena */
     struct job     *next;                /* in the scheduler's queue */
 };
@@ -154,7 +155,8 @@ struct prompt *job_prompt(const struct job *j, int choice);
 /* j->x is held. */
 struct job *job_new(struct exchange *x, const struct protocol *p);
 void job_free(struct job *j);
-/* Opens a stream whose answer lets its client wait, and says from time to time that it is still there. */
+/* Opens a stream whose answer lets its client wait, and says from time to time that it is still there, also where the
+ * answer has begun and waits for its turn. To be called several times in five seconds. */
 void job_keep_alive(struct job *j);
 /* Answers with an error, or ends the stream with one. */
 void job_fail(struct job *j, const struct trouble *t);

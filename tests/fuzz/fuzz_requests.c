@@ -74,6 +74,12 @@ void exchange_put(struct exchange *x, const char *text, size_t n)
     (void)x, (void)text, (void)n;
 }
 
+uint64_t exchange_n_put(struct exchange *x)
+{
+    (void)x;
+    return 0;
+}
+
 void exchange_end(struct exchange *x)
 {
     (void)x;

@@ -173,7 +173,7 @@ def check_gone(s):
     check(s.metric("requests_cancelled_total") == before + 12, s.metric("requests_cancelled_total"), before)
 
 
-def send(s, path, body, length=None, room=None):
+def send(s, path, body, length=None, room=None, agent=None):
     """A connection whose request is sent, or as much of it as there is."""
     c = socket.socket()
     if room:
@@ -181,7 +181,8 @@ def send(s, path, body, length=None, room=None):
     c.settimeout(60)
     c.connect(("127.0.0.1", s.port))
     body = json.dumps(body).encode() if not isinstance(body, bytes) else body
-    c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), length or len(body)) + body)
+    more = b"User-Agent: %s\r\n" % agent.encode() if agent else b""
+    c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (path.encode(), more, length or len(body)) + body)
     return c
 
 
@@ -218,6 +219,11 @@ def check_kept_alive():
         runs.close()
         for c, end in wait:
             check(end in read_until(c, end), "a stream that waited does not end")
+            c.close()
+        taking_turns = [send(s, CHAT, chat("Tell me a long fable.", max_tokens=50000, ignore_eos=True, stream=True), agent=str(i)) for i in range(8)]
+        begun = read_until(taking_turns[0], b"\n: to be continued")
+        check(begun.count(b"data: ") > 2 and b"\n: to be continued" in begun, "a stream that waits for its turn says nothing", begun[-200:])
+        for c in taking_turns:
             c.close()
 
 

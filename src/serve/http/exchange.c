@@ -102,6 +102,7 @@ static void end(struct exchange *x)
 /* With the lock: more of the answer, unless nobody is to have it. */
 static void put(struct exchange *x, const char *text, size_t n)
 {
+    x->n_put += n;
     x->gone = x->gone || !unread_add(x->http->unread, &x->unread, n);
     if (!x->gone)
         buf_add(&x->out, text, n);
@@ -154,6 +155,14 @@ void exchange_put(struct exchange *x, const char *text, size_t n)
     put(x, text, n);
     wake(x);
     pthread_mutex_unlock(&x->lock);
+}
+
+uint64_t exchange_n_put(struct exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    uint64_t n = x->n_put;
+    pthread_mutex_unlock(&x->lock);
+    return n;
 }
 
 void exchange_end(struct exchange *x)

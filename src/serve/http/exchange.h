@@ -47,6 +47,7 @@ struct exchange {
     int                    fd;
     struct buf             out;
     size_t                 n_sent;           /* of out */
+    uint64_t               n_put;            /* bytes that were ever put there */
     struct unread          unread;           /* the list's: of an answer in one piece, until the connection's end */
 };
 

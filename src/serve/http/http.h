@@ -76,6 +76,8 @@ void exchange_error(struct exchange *x, const struct trouble *t);
 void exchange_open(struct exchange *x);
 void exchange_put(struct exchange *x, const char *text, size_t n);
 void exchange_end(struct exchange *x);
+/* Bytes that were put so far. */
+uint64_t exchange_n_put(struct exchange *x);
 
 /* Whether the client is, so that nobody reads what is put. Asks the system; the exchange is over if it is. */
 bool exchange_gone(struct exchange *x);
