@@ -209,7 +209,7 @@ static void finish(struct http *http)
 
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
-/* Before the model is loaded, which may take minutes: an address that is taken is told at once. */
+/* Before the model is fetched and loaded, which may take hours: an address that is taken is told at once. */
 static int bind_address(const struct serve_settings *s)
 {
     struct buf why = { 0 };
@@ -245,15 +245,15 @@ static int start(int argc, char **argv)
     static struct server server;
     term_init();
     options_read(&s, argc, argv);
+    int fd = load_follows(&s.run) ? -1 : bind_address(&s);
     if (s.run.hf)
         s.run.model = hub_need(s.run.hf);
-    if (load_follows(&s.run))
+    if (fd < 0)
         return load_follow(&s.run);
     watch_signals(&server);
     server.s = &s;
     journal_open(!s.quiet);
     server.started = (int64_t)time(NULL);
-    int fd = bind_address(&s);
     open_model(&server);
     atomic_store(&server.loaded, true);      /* before the address is told: who reads it may end the server at once */
     work_open();

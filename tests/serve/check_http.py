@@ -53,9 +53,10 @@ def check_paths(s):
 
 
 def check_taken(s):
-    """A port that is taken is found before the model is read."""
-    r = subprocess.run([serve_path, "--port", str(s.port)], capture_output=True, env=environment(), timeout=60)
-    check(r.returncode == 1 and b"already in use" in r.stderr and b"weights" not in r.stderr, r.stderr)
+    """A port that is taken is found before the model is read, or fetched from a hub, which is not there."""
+    for more in ([], ["--hf", "o/r"]):
+        r = subprocess.run([serve_path, "--port", str(s.port), *more], capture_output=True, env=environment(HF_ENDPOINT="http://127.0.0.1:1"), timeout=60)
+        check(r.returncode == 1 and b"already in use" in r.stderr and b"weights" not in r.stderr, more, r.stderr)
 
 
 def raw(s, data, timeout=30):
