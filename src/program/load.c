@@ -162,6 +162,25 @@ static void warn_of_context(const struct settings *s, const struct pf_model_info
                  info->n_ctx_train);
 }
 
+pf_status load_plan(const struct settings *s, int n_sessions, struct pf_plan *p)
+{
+    struct pf_model_opts o;
+    struct pf_session_opts so;
+    load_model_opts(s, &o);
+    load_session_opts(s, s->n_ctx, &so);
+    so.n_sessions = n_sessions;
+    o.speeds = (struct pf_speeds){ 500e9, 20e9, 30e9, 2e9 };     /* any: what is given is not measured */
+    return pf_model_plan(load_path(s), &o, &so, p);
+}
+
+/* Keys and values take memory as they come, so that it may be short only when a context is half full. */
+static void warn_of_memory(const struct settings *s)
+{
+    struct pf_plan p;
+    if (s->n_ctx > 0 && load_plan(s, 1, &p) == PF_ENOMEM)
+        complain("warning: with a context of %" PRId64 " tokens %s", s->n_ctx, pf_last_error());
+}
+
 pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m)
 {
     struct pf_model_opts o;
@@ -169,6 +188,8 @@ pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m
     load_check(s);
     load_model_opts(s, &o);
     o.vocab_only = vocab_only;
+    if (!vocab_only && o.n_ranks < 2)
+        warn_of_memory(s);
     pf_status st = pf_model_open(m, load_path(s), &o);
     if (st < 0)
         return st;

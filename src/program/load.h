@@ -22,6 +22,9 @@ pf_status   load_session_try(const struct settings *s, pf_model *m, int64_t n_ct
 void        load_model_opts(const struct settings *s, struct pf_model_opts *o);
 void        load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o);
 
+/* What pf_model_plan says of the model and one of so many sessions, with nothing measured. */
+pf_status load_plan(const struct settings *s, int n_sessions, struct pf_plan *p);
+
 /* Reads the weights now with a bar, where standard error is a terminal. Elsewhere nobody sees why it takes so long, and
  * one short answer needs a part of them: they are read when first used. */
 void      load_weights(pf_model *m);

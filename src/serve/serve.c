@@ -89,14 +89,8 @@ static uint64_t key_of(const struct server *server)
 static int64_t choose_cache_mb(const struct serve_settings *s)
 {
     enum { LEAST_MB = 1024, MOST_MB = 16384, PART = 4 };
-    struct pf_model_opts o;
-    struct pf_session_opts so;
     struct pf_plan p;
-    load_model_opts(&s->run, &o);
-    load_session_opts(&s->run, s->run.n_ctx, &so);
-    so.n_sessions = (int)s->n_slots;
-    o.speeds = (struct pf_speeds){ 500e9, 20e9, 30e9, 2e9 };     /* any: so none is measured */
-    if (pf_model_plan(load_path(&s->run), &o, &so, &p) < 0)
+    if (load_plan(&s->run, (int)s->n_slots, &p) < 0)
         return LEAST_MB;                     /* opening the model says why */
     uint64_t of_slot = p.far_bytes + (p.vram_budget_bytes ? 0 : p.other_bytes);
     uint64_t taken = p.tiers[PF_TIER_RAM].bytes + p.slot_bytes + of_slot * (uint64_t)s->n_slots;

@@ -120,6 +120,8 @@ def answers():
     cli.check(b"warning" not in exits(0, *asked, "-n", "1", "-c", "4096").stderr, "a context that was trained")
     longer = exits(0, *asked, "-n", "1", "-c", "8192").stderr
     cli.check(longer.count(b"warning: a context of 8192 tokens is asked for; the model was trained to 4096\n") == 1, longer)
+    full = exits(0, *asked, "-n", "1", "-c", "1000000", "--ram-mb", "500").stderr
+    cli.check(full.count(b"warning: with a context of 1000000 tokens the model needs ") == 1, "a context that memory does not hold", full)
     with cli.scratch() as tmp:
         path = os.path.join(tmp, "question")
         with open(path, "w") as f:

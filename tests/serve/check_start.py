@@ -57,6 +57,14 @@ def check_in_memory(path):
     check(read and 0.98 * size < 1e6 * int(read.group(1)) < 1.02 * size and read.start() < log.index(b" at http://"), log)
 
 
+def check_room(path):
+    """What conversations without a slot may have is a quarter of what is left, within bounds."""
+    for ram, least, most in ((20000, 4800, 5000), (2000, 1024, 1024), (90000, 16384, 16384)):
+        with Server(*ON_CPU, "-m", path, "--ram-mb", str(ram)) as s:
+            mb = int(re.search(rb" and (\d+) MB for conversations", s.log).group(1))
+            check(least <= mb <= most, "of", ram, "MB", mb)
+
+
 def check_small_memory(path):
     """Weights that have no place in memory are not read."""
     size = os.path.getsize(path) / 1e6
@@ -118,6 +126,7 @@ def main():
         path = tiny.model(folder, layers=30)
         check_in_memory(path)
         check_small_memory(path)
+        check_room(path)
         check_ended(folder, path)
         check_unreadable(folder, path)
     finish()
