@@ -3,33 +3,12 @@
 #include "serve/metrics.h"
 #include "serve/scheduler_impl.h"
 
-enum { LEAST_ROWS = 16, STEPS_AT_ONCE = 16 };
-
-/* Of a step. */
-static size_t most_rows(const struct sched *s)
-{
-    return (size_t)s->o.session.n_batch;
-}
+enum { STEPS_AT_ONCE = 16 };
 
 size_t sched_lone_rows(const struct sched *s)
 {
     bool by_layers = pf_model_info(s->o.m)->layout == PF_LAYOUT_LAYERS;
-    return by_layers ? STEPS_AT_ONCE * most_rows(s) : most_rows(s);
-}
-
-/* As many as would take a pause if they took what they take in a prompt that is alone; 0: not known, or a pause's bound
- * is not to be passed. */
-static double rows_at_best(const struct sched *s)
-{
-    bool may_pass = s->lone_row_s > 0 && s->o.most_pause_ms > s->o.pause_ms;
-    return may_pass ? 1e-3 * (double)s->o.pause_ms / s->lone_row_s : 0;
-}
-
-/* Of prompts in a round of several (learn_rows). */
-static size_t rows_of_a_pause(const struct sched *s)
-{
-    double rows = s->shared_rows > 0 ? s->shared_rows : rows_at_best(s), most = (double)most_rows(s);
-    return rows < LEAST_ROWS ? LEAST_ROWS : rows > most ? (size_t)most : (size_t)rows;
+    return (by_layers ? STEPS_AT_ONCE : 1) * s->pace.most_rows;
 }
 
 /* What is evaluated together. */
@@ -45,24 +24,6 @@ static bool all_done(const struct round *r)
     for (size_t i = 0; i < r->n; i++)
         done = done && r->parts[i].status == PF_OK;
     return done;
-}
-
-/* Rows of prompts for the next rounds, after one of several parts: as many as the bound on pauses allows. Where a
- * step's time is hardly its rows', as where each brings all experts from main memory, that would make a prompt many
- * times slower and the others' pauses little shorter: so more, up to the wider bound, as long as a row takes more than
- * twice what it takes in a prompt alone; and where even a step of few rows takes longer than that, no fewer than
- * rows_at_best. A round with fewer rows than it might have had says nothing unless it took too long. */
-static void learn_rows(struct sched *s, const struct round *r, double row_s)
-{
-    double pause = 1e-3 * (double)s->o.pause_ms, most_pause = 1e-3 * (double)s->o.most_pause_ms;
-    double took = row_s * (double)r->rows, rows = (double)r->prompt_rows;
-    bool is_dear = s->lone_row_s > 0 && row_s > 2 * s->lone_row_s;
-    double wanted = is_dear ? most_pause : pause, more = wanted / took;
-    if (r->prompt_rows < LEAST_ROWS || !all_done(r) || (took <= wanted && r->prompt_rows < rows_of_a_pause(s)))
-        return;
-    s->row_s = row_s;
-    rows *= more < 0.5 ? 0.5 : more;
-    s->shared_rows = is_dear && rows < rows_at_best(s) ? rows_at_best(s) : rows;
 }
 
 static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t n)
@@ -131,8 +92,8 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
  * a claim. */
 static void begin_lone(struct sched *s, const struct round *r)
 {
-    bool is_short = r->rows <= rows_of_a_pause(s), is_free = sched_any_free(s);
-    double takes = s->lone_row_s > 0 ? s->lone_row_s * (double)r->rows : NEVER / 2;
+    bool is_short = r->rows <= pace_rows(&s->pace), is_free = sched_any_free(s);
+    double takes = s->pace.lone_row_s > 0 ? s->pace.lone_row_s * (double)r->rows : NEVER / 2;
     takes = s->lone_s > takes && r->rows >= s->n_lone ? s->lone_s : takes;
     pthread_mutex_lock(&s->lock);
     s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
@@ -156,18 +117,18 @@ static bool is_claimed(struct sched *s)
     return is;
 }
 
-static void end_lone(struct sched *s, const struct round *r, double row_s)
+static void end_lone(struct sched *s, const struct round *r, double seconds)
 {
     pthread_mutex_lock(&s->lock);
     s->lone.session = NULL;
     pthread_mutex_unlock(&s->lock);
     if (s->lone.broken_off) {
         atomic_fetch_add(&metrics.broken_off, 1);
-        s->lone_rows = rows_of_a_pause(s);
+        s->lone_rows = pace_rows(&s->pace);
     } else if (r->parts[0].status == PF_OK) {
-        s->lone_s = row_s * (double)r->rows;
+        s->lone_s = seconds;
         s->n_lone = r->rows;
-        s->lone_row_s = 4 * r->rows > most_rows(s) ? row_s : s->lone_row_s;      /* a row of few takes longer */
+        pace_took_lone(&s->pace, r->rows, seconds);
         s->lone_rows = 2 * s->lone_rows < sched_lone_rows(s) ? 2 * s->lone_rows : sched_lone_rows(s);
     }
 }
@@ -200,7 +161,7 @@ static void sync_lone(struct round *r)
     p->why = p->status < 0 ? pf_last_error() : NULL;
 }
 
-/* Returns how long a row took. */
+/* Returns how long it took. */
 static double run(struct sched *sched, struct round *r, bool lone)
 {
     if (lone)
@@ -210,19 +171,19 @@ static double run(struct sched *sched, struct round *r, bool lone)
         sync_lone(r);
     else
         pf_batch_eval(r->parts, r->n);           /* a part's failure is its own */
-    double row_s = (now_s() - begin) / (double)r->rows;
+    double seconds = now_s() - begin;
     if (lone)
-        end_lone(sched, r, row_s);
-    return row_s;
+        end_lone(sched, r, seconds);
+    return seconds;
 }
 
 static void evaluate(struct sched *sched, struct round *r)
 {
     bool lone = r->n == 1 && !r->of[0]->answering;
-    double row_s = run(sched, r, lone);
+    double seconds = run(sched, r, lone);
     take_health(sched, r);
-    if (r->n > 1)
-        learn_rows(sched, r, row_s);
+    if (r->n > 1 && all_done(r))
+        pace_took(&sched->pace, r->rows, r->prompt_rows, seconds);
     for (size_t i = 0; i < r->n; i++) {
         if (r->parts[i].status == PF_ECANCEL && !lone)       /* meant a slice that was over: it is as it was before */
             continue;
@@ -264,7 +225,7 @@ void sched_round(struct sched *sched)
         if (sched_is_ready(sched, i) && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
     bool is_bounded = n_running > 1 || is_claimed(sched);
-    add_prompts(sched, &r, is_bounded ? rows_of_a_pause(sched) : sched->lone_rows);
+    add_prompts(sched, &r, is_bounded ? pace_rows(&sched->pace) : sched->lone_rows);
     pthread_mutex_lock(&sched->lock);
     sched_settle_places(sched);      /* what is back from memory does not count this step as its return */
     pthread_mutex_unlock(&sched->lock);

@@ -474,7 +474,7 @@ static bool any_answers(const struct sched *sched)
 static double move_seconds(const struct sched *sched)
 {
     static const double MOVED_AT_ONCE_S = 1;
-    double pause_s = 1e-3 * (double)sched->o.pause_ms;
+    double pause_s = sched->pace.pause_s;
     return any_answers(sched) ? (sched->step_s > pause_s ? sched->step_s : pause_s) / 4 : MOVED_AT_ONCE_S;
 }
 
@@ -577,6 +577,8 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
     }
     s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
     s->o.session.n_batch = pf_session_n_batch(s->slots[0].session);
+    s->pace = (struct pace){ .pause_s = 1e-3 * (double)o->pause_ms, .most_pause_s = 1e-3 * (double)o->most_pause_ms,
+                             .most_rows = (size_t)s->o.session.n_batch };
     s->lone_rows = sched_lone_rows(s);
     *out = s;
     return PF_OK;

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "serve/keep.h"
+#include "serve/pace.h"
 #include "serve/scheduler.h"
 
 /* How often who waits is asked whether its client has gone, each asking being a call of the system, and the drive
@@ -49,10 +50,8 @@ struct sched {
     uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;
     double            step_s;        /* of the last round, while others wait for it; else 0 */
-    double            shared_rows;   /* that prompts may have in a round of several; 0: there was none yet */
-    double            row_s;         /* of a row in such a round lately; 0: not known */
-    double            lone_row_s;    /* of a row in the last slice of a prompt that was alone; 0: not known */
-    double            lone_s;        /* that the last such slice took, of n_lone rows */
+    struct pace       pace;
+    double            lone_s;        /* that the last slice of a prompt that was alone took, of n_lone rows */
     size_t            n_lone;
     size_t            lone_rows;     /* that such a slice may have */
     pthread_t         thread;

@@ -33,7 +33,7 @@ void sched_break_off(struct sched *s, const struct party *client)
     if (!s->lone.session || s->lone.broken_off)
         return;
     double from = s->lone.place ? sched_claimed_at(s->lone.place, client) : now;
-    if (s->lone.end - (from > now ? from : now) < (double)s->o.pause_ms * 1e-3)
+    if (s->lone.end - (from > now ? from : now) < s->pace.pause_s)
         return;
     s->lone.broken_off = true;
     pf_session_cancel(s->lone.session);
@@ -124,8 +124,7 @@ void sched_add(struct sched *s, struct job *j)
 static double lost_by_claim(const struct sched *s, int i)
 {
     const struct slot *slot = &s->slots[i];
-    double row_s = s->lone_row_s > 0 ? s->lone_row_s : s->row_s;
-    return pf_session_pos(slot->session) > s->keeper.most_tok ? (double)slot->n_reused * row_s : 0;
+    return pf_session_pos(slot->session) > s->keeper.most_tok ? (double)slot->n_reused * pace_row_s(&s->pace) : 0;
 }
 
 void sched_settle_places(struct sched *s)
