@@ -12,6 +12,14 @@ static double rows_at_best(const struct pace *p)
     return p->lone_row_s > 0 && p->most_pause_s > p->pause_s ? p->pause_s / p->lone_row_s : 0;
 }
 
+/* The fewest that a round may come down to whose rows take less than twice what they take alone: so few that they would
+ * take twice as long if the round's time stayed what it is, within the wider bound. */
+static double rows_at_half(const struct pace *p, size_t prompt_rows, double seconds)
+{
+    double half = seconds / (2 * p->lone_row_s), bound = (double)prompt_rows * p->most_pause_s / seconds;
+    return half < bound ? half : bound;
+}
+
 size_t pace_rows(const struct pace *p)
 {
     double rows = p->shared_rows > 0 ? p->shared_rows : rows_at_best(p), most = (double)p->most_rows;
@@ -26,9 +34,10 @@ void pace_took(struct pace *p, size_t rows, size_t prompt_rows, double seconds)
     double wanted = is_dear ? p->most_pause_s : p->pause_s, more = wanted / seconds;
     if (prompt_rows < LEAST_ROWS || (seconds <= wanted && prompt_rows < pace_rows(p)))
         return;
-    double next = (double)prompt_rows * (more < 0.5 ? 0.5 : more);
+    double next = (double)prompt_rows * (more < 0.5 ? 0.5 : more), best = rows_at_best(p);
+    double least = best <= 0 || is_dear ? best : rows_at_half(p, prompt_rows, seconds);
     p->row_s = row_s;
-    p->shared_rows = is_dear && next < rows_at_best(p) ? rows_at_best(p) : next;
+    p->shared_rows = next < least ? least : next;
 }
 
 /* A row of few takes longer. */
