@@ -34,16 +34,25 @@ static uint64_t stays_until(const struct slot *s)
     return s->used + (uint64_t)pf_session_pos(s->session) / TOKENS_OF_A_USE;
 }
 
+/* Opens the first slot that is closed. -1: none is, or there is no memory for it. */
+static int open_next(struct sched *sched)
+{
+    for (int i = 0; i < sched->n_slots; i++)
+        if (!sched->slots[i].session)
+            return open_slot(sched, i) ? i : -1;
+    return -1;
+}
+
 /* The free slot for a prompt: the one that saves most by what its sequence has of it, less what is lost of the sequence
- * (which may never be wanted again: it counts a quarter); else one without a sequence, else the one that was used
- * longest ago, a long sequence counting as used later. -1: none is free. */
+ * (which may never be wanted again: it counts a quarter); else one without a sequence; else one that is opened now;
+ * else the one that was used longest ago, a long sequence counting as used later. -1: none is free. */
 static int choose_slot(struct sched *sched, const struct prompt *q)
 {
     int best = -1, oldest = -1;
     int64_t most = 0;
     for (int i = 0; i < sched->n_slots; i++) {
         struct slot *s = &sched->slots[i];
-        if (s->job || (!s->session && !open_slot(sched, i)))
+        if (s->job || !s->session)
             continue;
         int64_t common = (int64_t)slot_common(s, q->tok, q->n_tok);
         int64_t worth = common - (pf_session_pos(s->session) - common) / 4;
@@ -54,7 +63,10 @@ static int choose_slot(struct sched *sched, const struct prompt *q)
         if (oldest < 0 || stays_until(s) < stays_until(&sched->slots[oldest]))
             oldest = i;
     }
-    return best >= 0 ? best : oldest;
+    if (best >= 0 || (oldest >= 0 && pf_session_pos(sched->slots[oldest].session) == 0))
+        return best >= 0 ? best : oldest;
+    int opened = open_next(sched);
+    return opened >= 0 ? opened : oldest;
 }
 
 /* ---- Sequences on their way -------------------------------------------------------------------------------------- */
@@ -200,6 +212,28 @@ static bool is_idle(struct sched *s)
     return is_queue_empty(s) && !any_running(s);
 }
 
+/* When there was nothing to do for a while, one slot more is opened than have a sequence, so that the next conversation
+ * need not wait for that: where keys and values lie in main memory it takes seconds. The others stay closed, and take
+ * no memory, until they are wanted. Whether the time for it is yet to come. */
+static bool open_ahead(struct sched *s)
+{
+    static const double WHILE_S = 2;
+    bool is_closed = false;
+    if (!is_idle(s) || s->busy <= 0) {
+        s->busy = now_s();
+        return false;
+    }
+    for (int i = 0; i < s->n_slots; i++) {
+        is_closed = is_closed || !s->slots[i].session;
+        if (s->slots[i].session && pf_session_pos(s->slots[i].session) == 0)
+            return false;
+    }
+    bool is_due = is_closed && now_s() - s->busy >= WHILE_S;
+    if (is_due)
+        (void)open_next(s);
+    return is_closed && !is_due;
+}
+
 /* Whether a slot's sequence is kept before the slot is lost: to outlive the program, or, if that costs nothing that is
  * kept already, so that who gets the slot later need not wait for it. */
 static bool is_kept_early(const struct sched *s, const struct slot *slot)
@@ -258,10 +292,10 @@ static void wait_for_more(struct sched *s, bool for_a_moment)
 static bool wait_for_work(struct sched *s)
 {
     for (;;) {
-        bool for_drive = keep_when_idle(s);
+        bool is_to_open = open_ahead(s), for_drive = keep_when_idle(s);
         pthread_mutex_lock(&s->lock);
         if (!has_work(s) && !s->ending)
-            wait_for_more(s, for_drive);
+            wait_for_more(s, is_to_open || for_drive);
         bool more = has_work(s), ends = s->ending;
         pthread_mutex_unlock(&s->lock);
         if (more || ends)

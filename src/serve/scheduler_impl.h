@@ -58,6 +58,7 @@ struct sched {
     pthread_mutex_t   lock;
     pthread_cond_t    more;
     struct turns      turns;         /* of struct waiting and places */
+    double            busy;          /* when there was work last */
     double            asked;         /* when who waits was asked last whether its client has gone */
     struct {
         pf_session *session;         /* NULL: there is none */
