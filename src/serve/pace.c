@@ -40,11 +40,15 @@ void pace_took(struct pace *p, size_t rows, size_t prompt_rows, double seconds)
     p->shared_rows = next < least ? least : next;
 }
 
-/* A row of few takes longer. */
+/* A row of few takes longer: what is known of as many rows or more stays, unless these were faster. */
 void pace_took_lone(struct pace *p, size_t rows, double seconds)
 {
-    if (4 * rows > p->most_rows)
-        p->lone_row_s = seconds / (double)rows;
+    double row_s = seconds / (double)rows;
+    size_t n = rows < p->most_rows ? rows : p->most_rows;
+    if (p->lone_row_s > 0 ? n < p->n_lone && row_s >= p->lone_row_s : 4 * n <= p->most_rows)
+        return;
+    p->lone_row_s = row_s;
+    p->n_lone = n;
 }
 
 double pace_row_s(const struct pace *p)

@@ -19,7 +19,8 @@ struct pace {
     size_t most_rows;                /* of a step */
     double shared_rows;              /* that prompts may have in a round of several; 0: there was none yet */
     double row_s;                    /* of a row in such a round lately; 0: not known */
-    double lone_row_s;               /* of a row in the last slice of a prompt that was alone; 0: not known */
+    double lone_row_s;               /* of a row in a slice of a prompt that was alone; 0: not known */
+    size_t n_lone;                   /* the rows of that slice, a step's at most */
 };
 
 /* Rows of prompts in a round of several, 16 at least. */

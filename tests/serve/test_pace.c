@@ -72,6 +72,9 @@ static void check_machine(const struct machine *m)
     pace_took_lone(&p, m->most_rows, step(m, m->most_rows));
     run(m, &p, 40);
     check_settled(m, &p, "one is alone later");
+    pace_took_lone(&p, pace_rows(&p), step(m, pace_rows(&p)));       /* the rest of one that others disturbed */
+    run(m, &p, 40);
+    check_settled(m, &p, "one ended alone");
 }
 
 /* A bound that was given is kept, however slow the prompt gets, but for the 16 rows that there are at least. */
