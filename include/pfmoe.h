@@ -621,8 +621,9 @@ void pf_session_cancel(pf_session *s);
 pf_status pf_model_identify(pf_model *m);
 
 /* Timeline, keys and values through the caller's functions, which return false on failure. A save can be loaded by a
- * session of the same model, adapters and KV type with a large enough context. A failed load leaves the session empty.
- * If the device is lost on the way, what it held is computed anew from the tokens when the session goes on. */
+ * session of the same model, adapters, routing trace and KV type with a large enough context. A failed load leaves the
+ * session empty. If the device is lost on the way, what it held is computed anew from the tokens when the session goes
+ * on. */
 typedef bool pf_write_fn(void *ctx, const void *data, size_t bytes);
 typedef bool pf_read_fn(void *ctx, void *data, size_t bytes);
 pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx);

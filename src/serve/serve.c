@@ -69,13 +69,13 @@ static const char *name_of(const char *path)
     return name;
 }
 
-/* Tells models apart, and contexts for which one rotates otherwise, whose saved conversations lie in one folder; the
- * library looks closer when it loads one. */
+/* Tells models apart, contexts for which one rotates otherwise, and a router from a trace in its place, whose saved
+ * conversations lie in one folder; the library looks closer when it loads one. */
 static uint64_t key_of(const struct server *server)
 {
     const struct pf_model_info *info = pf_model_info(server->m);
     bool is_long = info->n_ctx_long > 0 && server->prompt.n_ctx >= info->n_ctx_long;
-    uint64_t hash = 14695981039346656037u ^ is_long;
+    uint64_t hash = 14695981039346656037u ^ is_long ^ (server->s->run.report.routing ? 2 : 0);
     char key[512];
     snprintf(key, sizeof key, "%s|%s|%lld|%lld|%d|%d", info->architecture, info->name, (long long)info->n_vocab,
              (long long)info->weight_bytes, server->s->run.kv, server->s->run.loras.n);

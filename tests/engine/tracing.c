@@ -13,6 +13,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
+#include "memory_file.h"
 #include "moe/place/placement.h"
 
 enum { N_PROMPT = 40, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_EXPERTS = 512, MAX_LAYERS = 64,
@@ -278,6 +279,27 @@ static void inject_made_up(unsigned stages)
     free(z);
 }
 
+/* Keys and values that a trace's picks made are nobody's who has the router, and the other way round. */
+static void saved_apart(void)
+{
+    struct run with, without;
+    struct file made = { 0 }, routed = { 0 };
+    if (!open_run(&with, &ways[0], trace_path) || !open_run(&without, &ways[0], NULL))
+        return;
+    free(logits_of(&with));
+    free(logits_of(&without));
+    CHECK(pf_session_save(with.s, write_file, &made) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_save(without.s, write_file, &routed) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_load(without.s, read_file, &made) == PF_EINVAL, "the router's session took what a trace made");
+    CHECK(pf_session_load(with.s, read_file, &routed) == PF_EINVAL, "a trace's session took what the router made");
+    made.at = 0;
+    CHECK(pf_session_load(with.s, read_file, &made) == PF_OK, "%s", pf_last_error());
+    free(made.data);
+    free(routed.data);
+    close_run(&with);
+    close_run(&without);
+}
+
 /* A thread of its own that reads samples of all weights while a step stands still. */
 struct identifier {
     pf_model *m;
@@ -396,6 +418,7 @@ int main(int argc, char **argv)
     inject(expected);
     inject_made_up(0);
     inject_made_up(1u << PF_STAGE_UP);
+    saved_apart();
     identified_meanwhile(expected);
     refusals();
     remove(trace_path);

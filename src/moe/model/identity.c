@@ -95,6 +95,16 @@ static void add_file(struct pf_digester *h, const pf_gguf *g, const char *arch)
         add_tensor(h, pf_gguf_tensor_at(g, i));
 }
 
+/* Picks that take the router's place make other keys and values. */
+static void add_injected(struct pf_digester *h, const struct pf_trace *t)
+{
+    size_t n = (size_t)t->n_tokens * (size_t)t->n_layers * (size_t)t->n_used;
+    if (n == 0)
+        return;
+    pf_digest_add(h, t->experts, n * sizeof *t->experts);
+    pf_digest_add(h, t->weights, n * sizeof *t->weights);
+}
+
 static pf_status unchanged(const struct pf_model *m)
 {
     PF_TRY(pf_gguf_unchanged(m->file));
@@ -112,6 +122,7 @@ static pf_status find_out(struct pf_model *m)
         pf_digest_add(&h, &scale, sizeof scale);
         add_file(&h, pf_lora_file(m, i), m->arch->name);
     }
+    add_injected(&h, &m->injected);
     PF_TRY(unchanged(m));
     m->identity = pf_digest_of(&h);
     return PF_OK;

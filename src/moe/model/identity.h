@@ -1,5 +1,6 @@
 /* A model's identity, for saved sessions: a digest of all metadata that changes a result, of every tensor's name, type
- * and shape, and of samples of every tensor; likewise of adapters, with their scales.
+ * and shape, and of samples of every tensor; likewise of adapters, with their scales; and of the picks of a trace that
+ * takes the router's place.
  *
  * To read all weights would take minutes, so samples have to do: tensors of up to 64 KiB whole, of larger ones 16 pages
  * spread over their length, and of stacks of experts two more for each. Training changes nearly every weight of each
