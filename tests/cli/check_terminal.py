@@ -190,6 +190,23 @@ def files_in_messages(home):
     c.status()
 
 
+def file_called_dash(home):
+    """Is a file: who types is not made to wait for what he would type as the contents of one."""
+    folder = os.path.join(home, "dash")
+    os.mkdir(folder)
+    c = chat(home, folder=folder)
+    c.ask("Hello", "I am a very small model")
+    c.ask("/keep -", r"saved 2 messages(?s:.*)keys and values of \d+ tokens")
+    c.ask("/load -", r"keys and values of \d+ tokens(?s:.*)2 messages from")
+    c.ask("/read -", r"-: \d+ bytes, which go behind the next message")
+    c.ask("/quit", "")
+    c.status()
+    c = chat(home, "--load", "-", folder=folder)
+    cli.check("2 messages from" in c.raw, "--load", c.raw)
+    c.ask("/quit", "")
+    c.status()
+
+
 def edited(home):
     """The editor gets what was taken back; what it leaves is sent, nothing if it fails or leaves nothing."""
     os.environ["HOME_OF_TEST"] = home
@@ -338,7 +355,7 @@ def markdown(home):
 
 with cli.scratch() as folder:
     for i, test in enumerate((stopped_and_continued, stopped_answer, resized, ended, names_of_commands, completed_by_a_shell, settings, completed,
-                              files_in_messages, edited, loaded, wrapped, markdown)):
+                              files_in_messages, file_called_dash, edited, loaded, wrapped, markdown)):
         home = os.path.join(folder, str(i))
         os.mkdir(home)
         test(home)

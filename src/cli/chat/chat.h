@@ -50,7 +50,7 @@ const char *command_name(int i, const char **arg);
 
 /* ---- compose.c ---- */
 
-/* A path as it was typed, with ~ for the home folder; the caller frees it. */
+/* A path as it was typed, with ~ for the home folder, and - for a file of that name; the caller frees it. */
 char *path_of(const char *typed);
 void cmd_read(struct chat *c, char *arg);
 void cmd_edit(struct chat *c, char *arg);

@@ -24,7 +24,8 @@ char *path_of(const char *typed)
     const char *home = getenv("HOME");
     struct buf path = { 0 };
     bool tilde = typed[0] == '~' && (typed[1] == '/' || !typed[1]) && home && *home;
-    buf_printf(&path, "%s%s", tilde ? home : "", tilde ? typed + 1 : typed);
+    bool dash = strcmp(typed, "-") == 0;     /* a file like any other: the terminal is read for messages alone */
+    buf_printf(&path, "%s%s", tilde ? home : dash ? "./" : "", tilde ? typed + 1 : typed);
     return path.p;
 }
 

@@ -89,8 +89,9 @@ static void greet(const struct chat *c)
 
 static void begin(struct chat *c)
 {
-    if (c->s.load)
-        chat_load_first(c, c->s.load);
+    char *load = c->s.load ? path_of(c->s.load) : NULL;
+    if (load)
+        chat_load_first(c, load);
     engine_open(&c->e, &c->s, chat_show, c);
     chat_need_template(&c->e);
     load_weights(c->e.m);
@@ -98,8 +99,9 @@ static void begin(struct chat *c)
         convo_system(&c->convo, c->s.system);
     line_open(complete);
     greet(c);
-    if (c->s.load)
-        chat_begin_loaded(c, c->s.load);
+    if (load)
+        chat_begin_loaded(c, load);
+    free(load);
 }
 
 int mode_chat(const struct settings *s)
