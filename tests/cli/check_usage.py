@@ -294,6 +294,19 @@ def reader_leaves():
         cli.check(r.stdout == b"141\n" and not r.stderr, "a closed pipe", args, r.stdout, r.stderr)
 
 
+def closed_streams(tmp):
+    """What would go to a stream that is closed does not go into a file that is written meanwhile."""
+    asked = ("-p", "Hello", "-n", "4", "--temp", "0", "--expert-trace-output")
+    files = [os.path.join(tmp, name + ".trace") for name in ("open", "closed")]
+    cli.run(*asked, files[0])
+    r = cli.run(*asked, files[1], preexec_fn=lambda: os.close(2))
+    cli.check(r.returncode == 0 and r.stdout, "without a standard error", r)
+    texts = [open(f, "rb").read() for f in files]
+    cli.check(texts[0] == texts[1], "a trace with", texts[1][:80])
+    r = cli.run(*asked, files[1], preexec_fn=lambda: os.closerange(0, 2))
+    cli.check(r.returncode == 1 and b"cannot write to standard output" in r.stderr, "without a standard output", r)
+
+
 def model_shrinks(tmp):
     """Another process cuts the model file short while it answers."""
     path = os.path.join(tmp, "shrinks.gguf")
@@ -319,6 +332,7 @@ with cli.scratch() as folder:
     before_the_work(folder)
     trouble(folder)
     wrong_files(folder)
+    closed_streams(folder)
     refused_models(folder)
     not_a_number(folder)
     model_shrinks(folder)

@@ -102,8 +102,18 @@ void interrupt_forget(void)
 
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
 
+/* Whoever starts a program without one of the three streams has its messages written to the file that is opened next
+ * and gets the stream's number. So the number is taken, by a file that holds nothing and cannot be written. */
+static void take_closed_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            open("/dev/null", O_RDONLY);
+}
+
 void term_init(void)
 {
+    take_closed_streams();
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     bool color = !(no_color && *no_color) && term && *term && strcmp(term, "dumb") != 0;
     out_is_tty = isatty(STDOUT_FILENO);
