@@ -157,6 +157,32 @@ static void failures(void)
     CHECK(WEXITSTATUS(status) == 7 && holds("kept", "as it was") && n_files() == n, "an exit on the way: %d", status);
 }
 
+static bool end_by(void *signal, FILE *f)
+{
+    fputs("half of it", f);
+    fflush(f);
+    raise(*(const int *)signal);
+    return false;
+}
+
+/* Ctrl-C, a terminal that is closed, and `kill` end the program as ever, and nothing is left behind. */
+static void ends(void)
+{
+    static const int signals[] = { SIGINT, SIGHUP, SIGTERM };
+    put("kept", 0, "as it was");
+    int n = n_files(), status;
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            userfile_write("kept", 0, end_by, (void *)(uintptr_t)&signals[i], &why);
+            _exit(0);
+        }
+        waitpid(child, &status, 0);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signals[i], "signal %d: status %d", signals[i], status);
+        CHECK(holds("kept", "as it was") && n_files() == n, "signal %d: %d files", signals[i], n_files());
+    }
+}
+
 static bool is_whole(const char *path)
 {
     struct buf is = { 0 };
@@ -200,6 +226,7 @@ int main(int argc, char **argv)
     struct buf folder = { 0 };
     if (argc != 2)
         return 1;
+    signal(SIGHUP, SIG_DFL);                     /* nohup has it ignored, and programs leave that so */
     buf_printf(&folder, "%s-XXXXXX", argv[1]);
     if (!mkdtemp(folder.p) || chmod(folder.p, 0777) != 0 || chdir(folder.p) != 0)
         return 1;
@@ -207,6 +234,7 @@ int main(int argc, char **argv)
     links();
     locked_folder();
     failures();
+    ends();
     kills();
     nftw(folder.p, drop, 16, FTW_DEPTH | FTW_PHYS);
     buf_free(&folder);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "pfmoe.h"
+#include "program/io/userfile.h"
 
 static bool out_is_tty, err_is_tty, out_color, err_color;
 
@@ -27,6 +28,7 @@ static int wake_pipe[2] = { -1, -1 };
 
 static void leave(const char *text, int status)
 {
+    userfile_clear_away();
     ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
     (void)ignored;
     _exit(status);

@@ -5,13 +5,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-static struct userfile *unfinished;      /* temporary files that exit() has to clear away */
+/* Temporary files that the program's end has to clear away. Whoever takes a name out of its place has it: a signal's
+ * handler, which then leaves it in memory, or else let_go. */
+enum { MOST_UNFINISHED = 16 };
+static _Atomic(char *) unfinished[MOST_UNFINISHED];
 
 /* Makes every folder on the way to path. */
 static void make_folders(char *path)
@@ -120,32 +125,65 @@ bool userfile_allows(const char *path, struct buf *why)
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-static void clear_away(void)
+void userfile_clear_away(void)
 {
-    for (struct userfile *u = unfinished; u; u = u->next)
-        unlink(u->temporary);
+    for (int i = 0; i < MOST_UNFINISHED; i++) {
+        char *path = atomic_exchange(&unfinished[i], NULL);
+        if (path)
+            unlink(path);
+    }
 }
 
-static void enlist(struct userfile *u)
+static void on_end(int sig)
+{
+    userfile_clear_away();
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* Ctrl-C, `kill` and a terminal that is closed, unless the program has ways of its own with them. */
+static void watch_ends(void)
+{
+    static const int ends[] = { SIGINT, SIGTERM, SIGHUP };
+    struct sigaction now, a = { .sa_handler = on_end };
+    sigemptyset(&a.sa_mask);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            sigaction(ends[i], &a, NULL);
+}
+
+static void enlist(const struct userfile *u)
 {
     static bool asked;
-    if (!asked)
-        atexit(clear_away);
+    if (!asked) {
+        atexit(userfile_clear_away);
+        watch_ends();
+    }
     asked = true;
-    u->next = unfinished;
-    unfinished = u;
+    for (int i = 0; i < MOST_UNFINISHED; i++) {
+        char *none = NULL;
+        if (atomic_compare_exchange_strong(&unfinished[i], &none, u->temporary))
+            return;
+    }
+}
+
+/* Takes the temporary file's name out of its place; false: a signal's handler has it. */
+static bool take_out(const struct userfile *u)
+{
+    bool taken = false;
+    for (int i = 0; u->temporary && !taken && i < MOST_UNFINISHED; i++) {
+        char *mine = u->temporary;
+        taken = atomic_compare_exchange_strong(&unfinished[i], &mine, NULL);
+    }
+    return taken;
 }
 
 static void let_go(struct userfile *u)
 {
-    for (struct userfile **at = &unfinished; *at; at = &(*at)->next)
-        if (*at == u) {
-            *at = u->next;
-            break;
-        }
+    if (take_out(u))
+        free(u->temporary);
     free(u->path);
     free(u->target);
-    free(u->temporary);
     *u = (struct userfile){ 0 };
 }
 

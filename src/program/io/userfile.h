@@ -10,7 +10,8 @@
  * a folder that cannot be written to, one whose owner cannot be kept. A file that is not regular (/dev/stdout, a pipe)
  * is written straight, as nothing in it can be lost.
  *
- * A program that ends by exit() leaves no temporary file; one that is killed does. One thread. */
+ * A program that ends by exit(), by Ctrl-C or by what else asks it to end leaves no temporary file; one that is killed
+ * does. One thread. */
 #ifndef PF_PROGRAM_USERFILE_H
 #define PF_PROGRAM_USERFILE_H
 
@@ -44,11 +45,12 @@ struct userfile {
     char *path, *target, *temporary;     /* temporary NULL: target is written straight */
     FILE *f;
     unsigned flags;
-    struct userfile *next;
 };
 bool userfile_open(struct userfile *u, const char *path, unsigned flags, struct buf *why);
 const char *userfile_name(const struct userfile *u);
 bool userfile_commit(struct userfile *u, struct buf *why);
 void userfile_abandon(struct userfile *u);
+/* For a handler of a signal that ends the program by _exit(). */
+void userfile_clear_away(void);
 
 #endif
