@@ -98,20 +98,24 @@ bool hub_cached_files(const char *repo, char commit[HUB_HASH], struct hub_files 
     return known && out->n > 0;
 }
 
+/* Made beside and renamed, so that two programs can do so at once, and a third one never misses the file. */
 bool hub_link(const char *repo, const char *commit, const struct hub_file *f, struct buf *why)
 {
-    struct buf path = { 0 }, target = { 0 };
+    struct buf path = { 0 }, target = { 0 }, beside = { 0 };
     buf_printf(&path, "%s/snapshots/%s/%s", repo, commit, f->path);
+    buf_printf(&beside, "%s/.link-%ld", repo, (long)getpid());
     for (const char *p = f->path; (p = strchr(p, '/')); p++)
         buf_puts(&target, "../");
     buf_printf(&target, "../../blobs/%s", f->hash);
     bool ok = hub_make_folders(path.p, why);
-    if (ok && unlink(path.p) < 0 && errno != ENOENT)
-        ok = fail(why, "replace", path.p);
-    if (ok && symlink(target.p, path.p) < 0)
+    unlink(beside.p);                        /* of one that was killed and had this number */
+    if (ok && (symlink(target.p, beside.p) < 0 || rename(beside.p, path.p) < 0))
         ok = fail(why, "link", path.p);
+    if (!ok)
+        unlink(beside.p);
     buf_free(&path);
     buf_free(&target);
+    buf_free(&beside);
     return ok;
 }
 

@@ -173,6 +173,24 @@ def check_layout(folder, port):
     check(r.returncode == 0 and not r.stdout and r.stderr.count(b"\n") == 1 and b"no models" in r.stderr, "an empty list", r)
 
 
+def check_at_once(folder, port):
+    """Several programs ask for what is there already: none fails, and whoever opens the file meanwhile finds it."""
+    env = hub_env(folder, port)
+    link = pull(env).stdout.decode().strip()
+    missed = 0
+    for _ in range(6):
+        asking = [subprocess.Popen([run_path, "pull", "o/r:Q4_K_M"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                  for _ in range(6)]
+        while any(p.poll() is None for p in asking):
+            missed += not os.path.exists(link)
+        for p in asking:
+            out, err = p.communicate()
+            check(p.returncode == 0 and out.decode().strip() == link, "at once", err)
+    check(missed == 0, "the file was missing", missed, "times")
+    repo = os.path.join(env["HF_HUB_CACHE"], "models--o--r")
+    check(sorted(os.listdir(repo)) == ["blobs", "refs", "snapshots"], "what is left", os.listdir(repo))
+
+
 def check_choice(folder, port):
     env = hub_env(folder, port)
     for name, said in (("o/r", None), ("o/r:Q5", b'no "Q5"'), ("o/r:m-Q4_K_M.gguf", None), ("o/r:nosuch.gguf", b"nosuch"),
@@ -312,8 +330,8 @@ def main():
         if b"without libcurl" in probe.stderr:
             print("skipped: built without libcurl")
             sys.exit(77)
-        for what in (check_layout, check_choice, check_broken, check_left_over, check_lists_that_lie, check_token, check_interrupt,
-                     check_running):
+        for what in (check_layout, check_at_once, check_choice, check_broken, check_left_over, check_lists_that_lie, check_token,
+                     check_interrupt, check_running):
             begin = time.time()
             inner = os.path.join(folder, what.__name__)
             os.mkdir(inner)
