@@ -37,10 +37,10 @@ struct fiber {
     struct place     place;              /* where it goes on */
     struct emu_index thread;
     struct block    *block;
+    struct warp     *w;
     int              warp, lane;
     unsigned         cluster_phase;      /* the cluster barrier's phase in which the fiber has arrived */
-    bool             runs;               /* the fiber has not returned from the kernel */
-    const void      *waits_for;          /* a barrier, a warp, a box, the turn; NULL: it is ready */
+    const void      *waits_for;          /* a barrier, a box, the turn, if it is neither ready nor at an exchange */
     struct copy     *copies;             /* under way: {N_COPIES} */
     int              n_copies, n_groups;
 };
@@ -52,8 +52,10 @@ struct barrier {
     bool     any[2];                     /* whether a thread said yes: in this phase and the one before, in turn */
 };
 
+/* Lanes are bits: those that have not returned from the kernel; of them, those that may go on, and those that wait for
+ * the others to give a value, too. */
 struct warp {
-    int      n_arrived, n_runs;
+    uint32_t runs, ready, met;
     unsigned n_exchanges, n_acts;        /* n_acts: of its warpgroup's, which it has done */
     uint64_t value[2][EMU_WARP];         /* the lanes may be reading the last exchange while they give to the next */
     uint32_t words[2][EMU_WORDS][EMU_WARP];
@@ -137,25 +139,35 @@ static inline __attribute__((always_inline)) void go_to(struct place *there, str
                        "xmm13", "xmm14", "xmm15", "cc", "memory");
 }
 
+static inline uint32_t bit_of(const struct fiber *f)
+{
+    return (uint32_t)1 << f->lane;
+}
+
+/* Lanes of a warp are of one block, which run_warp() names. */
 static inline struct place *make_current(struct fiber *f)
 {
     m->me = f;
     threadIdx = f->thread;
-    blockIdx = f->block->at;
     return &f->place;
 }
 
-/* The lane of this warp that is ready and comes next, in the order of this turn; NULL: none is left. */
+/* Of lanes that are ready, the first in the order of this turn. */
+static inline int first_lane(uint32_t ready)
+{
+    return m->step < 0 ? EMU_WARP - 1 - __builtin_clz(ready) : __builtin_ctz(ready);
+}
+
+/* The lane of this warp that is ready and comes next, in the order of this turn, after the last one the first again;
+ * NULL: all wait. Nearly always it is the neighbour, and the processor goes on there before it has seen that. */
 static inline struct fiber *next_lane(void)
 {
-    struct fiber *f = m->me;
-    int last = m->n - 1 - f->warp * EMU_WARP;
-    for (int i = f->lane + m->step; i >= 0 && i < EMU_WARP && i <= last; i += m->step) {
-        f += m->step;
-        if (f->runs && !f->waits_for)
-            return f;
-    }
-    return NULL;
+    struct fiber *me = m->me;
+    uint32_t ready = me->w->ready, bit = bit_of(me);
+    if (m->step > 0 ? ready & bit << 1 : ready & bit >> 1)
+        return me + m->step;
+    uint32_t later = ready & (m->step > 0 ? -bit << 1 : bit - 1);
+    return ready ? me - me->lane + first_lane(later ? later : ready) : NULL;
 }
 
 static inline __attribute__((always_inline)) void leave(void)
@@ -188,6 +200,11 @@ static void make_machine(void)
 
 /* ---- Blocks ------------------------------------------------------------------------------------------------------ */
 
+static int n_warps(void)
+{
+    return (m->n + EMU_WARP - 1) / EMU_WARP;
+}
+
 static unsigned roll(unsigned n)
 {
     m->dice = m->dice * 6364136223846793005u + 1442695040888963407u;
@@ -197,14 +214,21 @@ static unsigned roll(unsigned n)
 static inline __attribute__((always_inline)) void wait_for(const void *what)
 {
     m->me->waits_for = what;
+    m->me->w->ready &= ~bit_of(m->me);
     leave();
 }
 
-static void wake(const void *what, int first, int n)
+/* All fibers that wait for this. */
+static void wake(const void *what)
 {
-    for (int i = first; i < first + n; i++)
-        if (m->fibers[i].waits_for == what)
-            m->fibers[i].waits_for = NULL;
+    for (int warp = 0; warp < n_warps(); warp++) {
+        struct warp *w = &m->warps[warp];
+        for (uint32_t waits = w->runs & ~w->ready & ~w->met; waits; waits &= waits - 1) {
+            int lane = __builtin_ctz(waits);
+            if (m->fibers[warp * EMU_WARP + lane].waits_for == what)
+                w->ready |= (uint32_t)1 << lane;
+        }
+    }
 }
 
 /* The last may have come, or one that it would have waited for has returned. */
@@ -214,27 +238,27 @@ static void check_barrier(struct barrier *b, int n_threads)
         return;
     b->n_arrived = 0;
     b->any[++b->n_phases % 2] = false;
-    wake(b, 0, m->n);
+    wake(b);
 }
 
 static void check_warp(struct warp *w)
 {
-    if (w->n_arrived == 0 || w->n_arrived < w->n_runs)
+    if (w->met == 0 || w->met != w->runs)
         return;
-    w->n_arrived = 0;
+    w->met = 0;
+    w->ready = w->runs;
     w->n_exchanges++;
-    wake(w, (int)(w - m->warps) * EMU_WARP, EMU_WARP);
 }
 
 static void end_fiber(struct fiber *f)
 {
-    struct warp *w = &m->warps[f->warp];
+    struct warp *w = f->w;
     if (f->n_copies)
         broken("a thread returned with copies under way");
-    f->runs = false;
+    w->runs &= ~bit_of(f);
+    w->ready &= ~bit_of(f);
     m->n_runs--;
     f->block->n_runs--;
-    w->n_runs--;
     check_barrier(&f->block->barriers[0], f->block->n_runs);
     check_warp(w);
 }
@@ -265,7 +289,7 @@ static void check_box(struct box *b)
         return;
     b->n_pending = 1;
     b->n_phases++;
-    wake(b, 0, m->n);
+    wake(b);
 }
 
 static struct block *block_of(const void *variable)
@@ -300,25 +324,14 @@ static bool deliver(bool all)
  * waited already. */
 static bool run_warp(int warp)
 {
-    bool any = false, again = true;
-    int first = warp * EMU_WARP, n = m->n - first < EMU_WARP ? m->n - first : EMU_WARP;
+    uint32_t ready = m->warps[warp].ready;
     m->step = roll(2) ? 1 : -1;
-    while (again) {
-        again = false;
-        for (int i = 0; i < n; i++) {
-            struct fiber *f = &m->fibers[first + (m->step > 0 ? i : n - 1 - i)];
-            if (!f->runs || f->waits_for)
-                continue;
-            go_to(make_current(f), &m->home);
-            again = any = true;
-        }
-    }
-    return any;
-}
-
-static int n_warps(void)
-{
-    return (m->n + EMU_WARP - 1) / EMU_WARP;
+    if (!ready)
+        return false;
+    struct fiber *f = &m->fibers[warp * EMU_WARP + first_lane(ready)];
+    blockIdx = f->block->at;
+    go_to(make_current(f), &m->home);
+    return true;
 }
 
 static void begin_memory(const struct emu_kernel *k)
@@ -351,6 +364,7 @@ static void number_fibers(const struct emu_kernel *k, int n_threads)
         f->block = &m->blocks[i / n_threads];
         f->thread = (struct emu_index){ x % b->x, x / b->x % b->y, x / b->x / b->y };
         f->warp = i / EMU_WARP;
+        f->w = &m->warps[f->warp];
         f->lane = i % EMU_WARP;
     }
     m->n_numbered = m->n;
@@ -368,13 +382,12 @@ static void begin_blocks(const struct emu_kernel *k, struct emu_index at)
         m->blocks[i].at = (struct emu_index){ at.x + (unsigned)i, at.y, at.z };
         m->blocks[i].n_runs = n_threads;
     }
-    for (int i = 0; i < n_warps(); i++)
-        m->warps[i].n_runs = m->n - i * EMU_WARP < EMU_WARP ? m->n - i * EMU_WARP : EMU_WARP;
-    for (struct fiber *f = m->fibers; f < m->fibers + m->n; f++) {
-        f->runs = true;
-        f->waits_for = NULL;
-        f->n_copies = f->n_groups = 0;
+    for (int i = 0; i < n_warps(); i++) {
+        int n_none = (i + 1) * EMU_WARP - m->n;                          /* lanes that the last warp lacks */
+        m->warps[i].runs = m->warps[i].ready = UINT32_MAX >> (n_none > 0 ? n_none : 0);
     }
+    for (struct fiber *f = m->fibers; f < m->fibers + m->n; f++)
+        f->n_copies = f->n_groups = 0;
 }
 
 /* has_turn is what fibers wait for that wait for their kernel's turn. */
@@ -382,7 +395,7 @@ static void take_turn(void (*await_turn)(void *ctx), void *ctx)
 {
     await_turn(ctx);
     m->has_turn = true;
-    wake(&m->has_turn, 0, m->n);
+    wake(&m->has_turn);
 }
 
 static void run_blocks(const struct emu_kernel *k, struct emu_index at, void (*await_turn)(void *ctx), void *ctx)
@@ -465,7 +478,7 @@ void emu_arrive(int which, int n_threads)
  * ones, nobody can say what it does. */
 void emu_group_acts(struct emu_act a)
 {
-    struct warp *w = &m->warps[m->me->warp];
+    struct warp *w = m->me->w;
     struct group *g = &m->groups[m->me->warp / GROUP_WARPS];
     if (m->me->lane > 0)
         return;
@@ -483,15 +496,19 @@ void emu_group_acts(struct emu_act a)
 
 static inline __attribute__((always_inline)) void meet_lanes(struct warp *w)
 {
-    if (++w->n_arrived < w->n_runs)
-        wait_for(w);
-    else
+    uint32_t bit = bit_of(m->me);
+    w->met |= bit;
+    if (w->met != w->runs) {
+        w->ready &= ~bit;
+        leave();
+    } else {
         check_warp(w);
+    }
 }
 
 const uint64_t *emu_exchange(uint64_t value)
 {
-    struct warp *w = &m->warps[m->me->warp];
+    struct warp *w = m->me->w;
     uint64_t *values = w->value[w->n_exchanges % 2];
     values[m->me->lane] = value;
     meet_lanes(w);
@@ -500,7 +517,7 @@ const uint64_t *emu_exchange(uint64_t value)
 
 const uint32_t (*emu_exchange_words(const uint32_t *words, int n))[EMU_WARP]
 {
-    struct warp *w = &m->warps[m->me->warp];
+    struct warp *w = m->me->w;
     uint32_t (*all)[EMU_WARP] = w->words[w->n_exchanges % 2];
     for (int i = 0; i < n; i++)
         all[i][m->me->lane] = words[i];
@@ -528,7 +545,7 @@ void emu_cluster_arrive(void)
         return;
     m->n_arrived = 0;
     m->n_phases++;
-    wake(&m->n_phases, 0, m->n);
+    wake(&m->n_phases);
 }
 
 void emu_cluster_wait(void)
