@@ -55,7 +55,8 @@ static inline uint32_t __funnelshift_rc(uint32_t low, uint32_t high, uint32_t sh
 static inline int __dp4a(int a, int b, int c)
 {
     __m128i halves = _mm_madd_epi16(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(a)), _mm_cvtepi8_epi16(_mm_cvtsi32_si128(b)));
-    return c + _mm_cvtsi128_si32(halves) + _mm_extract_epi32(halves, 1);
+    int64_t both = _mm_cvtsi128_si64(halves);
+    return (int)((uint32_t)c + (uint32_t)both + (uint32_t)(both >> 32));
 }
 
 static inline unsigned __vadd4(unsigned a, unsigned b)

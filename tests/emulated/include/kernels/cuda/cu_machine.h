@@ -117,10 +117,9 @@ CU_INLINE uint32_t all_max(uint32_t v)
 CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
 {
     __m128i bytes = _mm_cvtsi64_si128((int64_t)((uint64_t)high << 32 | low));
-    uint32_t which = _pdep_u32(nibbles, 0x0f0f0f0f);
-    __m128i picked = _mm_shuffle_epi8(bytes, _mm_cvtsi32_si128((int)(which & 0x07070707)));
-    __m128i signs = _mm_cmpgt_epi8(_mm_setzero_si128(), picked);
-    return (uint32_t)_mm_cvtsi128_si32(_mm_blendv_epi8(picked, signs, _mm_cvtsi32_si128((int)(which << 4))));
+    __m128i all = _mm_unpacklo_epi64(bytes, _mm_cmpgt_epi8(_mm_setzero_si128(), bytes));     /* and their signs */
+    __m128i which = _mm_cvtsi32_si128((int)_pdep_u32(nibbles, 0x0f0f0f0f));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_shuffle_epi8(all, which));
 }
 
 template <bool SIGNED>
@@ -129,14 +128,20 @@ CU_INLINE __m256i emu_wide(__m128i bytes)
     return SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
 }
 
-/* Sixteen bytes of x times sixteen of y, each with a sign if so said. */
-template <bool SIGNED_X, bool SIGNED_Y = true>
-CU_INLINE int emu_dot(__m128i x, __m128i y)
+/* What is in each of four: {0, 1, 2, 3}, each summed up. */
+CU_INLINE __m128i emu_sums(const __m256i (&of)[4])
 {
-    __m256i eight = _mm256_madd_epi16(emu_wide<SIGNED_X>(x), emu_wide<SIGNED_Y>(y));
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-    __m128i two = _mm_hadd_epi32(four, four);
-    return _mm_cvtsi128_si32(_mm_hadd_epi32(two, two));
+    __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(of[0], of[1]), _mm256_hadd_epi32(of[2], of[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+}
+
+/* Adds 16 bytes each of two rows times those of two columns: row 0 with column 0, with 1; row 1 with 0, with 1. */
+CU_INLINE void emu_add_products(__m256i (&to)[4], __m256i row0, __m256i row1, __m256i column0, __m256i column1)
+{
+    to[0] = _mm256_add_epi32(to[0], _mm256_madd_epi16(row0, column0));
+    to[1] = _mm256_add_epi32(to[1], _mm256_madd_epi16(row0, column1));
+    to[2] = _mm256_add_epi32(to[2], _mm256_madd_epi16(row1, column0));
+    to[3] = _mm256_add_epi32(to[3], _mm256_madd_epi16(row1, column1));
 }
 
 /* Of four lanes, which have 16 bytes of a row or column between them, what they gave. */
@@ -145,15 +150,19 @@ CU_INLINE __m128i emu_line(const uint32_t (&all)[EMU_WARP], int line)
     return _mm_loadu_si128((const __m128i *)(all + 4 * line));
 }
 
-/* Of one exchange: rows are words `first` and the next of lanes, columns word `second`. */
-template <bool SIGNED_ROWS, bool SIGNED_COLUMNS>
-CU_INLINE void emu_product(int (&c)[4], const uint32_t (*all)[EMU_WARP], int first, int second)
+/* Of one exchange: of each of N products rows are two words of lanes, from the first on, columns one, behind them. */
+template <bool SIGNED_ROWS, bool SIGNED_COLUMNS, int N>
+CU_INLINE void emu_product(int (&c)[4], const uint32_t (*all)[EMU_WARP])
 {
     int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
-    __m128i rows[2] = { emu_line(all[first], row), emu_line(all[first + 1], row) };
-    __m128i columns[2] = { emu_line(all[second], column), emu_line(all[second], column + 1) };
-    for (int i = 0; i < 4; i++)
-        c[i] += emu_dot<SIGNED_ROWS, SIGNED_COLUMNS>(rows[i / 2], columns[i % 2]);
+    __m256i sums[4] = {};
+#pragma GCC unroll 2
+    for (int i = 0; i < N; i++)
+        emu_add_products(sums, emu_wide<SIGNED_ROWS>(emu_line(all[2 * i], row)),
+                         emu_wide<SIGNED_ROWS>(emu_line(all[2 * i + 1], row)),
+                         emu_wide<SIGNED_COLUMNS>(emu_line(all[2 * N + i], column)),
+                         emu_wide<SIGNED_COLUMNS>(emu_line(all[2 * N + i], column + 1)));
+    _mm_storeu_si128((__m128i *)c, _mm_add_epi32(_mm_loadu_si128((const __m128i *)c), emu_sums(sums)));
 }
 
 /* A lane gives 4 bytes of row lane / 4 of a and of the row 8 below, and of column lane / 4 of b, from element
@@ -162,15 +171,14 @@ template <bool SIGNED>
 CU_INLINE void mma16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
 {
     const uint32_t words[] = { a0, a1, b };
-    emu_product<true, SIGNED>(c, emu_exchange_words(words, 3), 0, 2);
+    emu_product<true, SIGNED, 1>(c, emu_exchange_words(words, 3));
 }
 
 template <bool SIGNED>
 CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
-    const uint32_t words[] = { a[0], a[1], a[2], a[3], lower, upper }, (*all)[EMU_WARP] = emu_exchange_words(words, 6);
-    emu_product<SIGNED, true>(c, all, 0, 4);
-    emu_product<SIGNED, true>(c, all, 2, 5);
+    const uint32_t words[] = { a[0], a[1], a[2], a[3], lower, upper };
+    emu_product<SIGNED, true, 2>(c, emu_exchange_words(words, 6));
 }
 
 CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b, int from = 0)
@@ -264,15 +272,19 @@ CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)
     int lane = threadIdx.x % WARP;
     emu_group_acts({ &what, b.lines, b.byte, adds });
     struct emu_rows rows = emu_gather(a);
-    for (int i = 0; i < 8; i++)
-        for (int j = 0; j < 4; j++) {
-            int line = 8 * i + 2 * (lane % 4) + j % 2, sum = 0;
-            const __m128i *of_a = (const __m128i *)rows.of[j / 2], *of_b = (const __m128i *)(b.lines + 128 * line);
-            for (int h = 0; h < 2; h++)
-                sum += emu_dot<SIGNED>(of_a[h], of_b[(b.byte / 16 + h) ^ line % 8]);
-            int &to = i < 4 ? c[i][j] : d[i - 4][j];
-            to = adds ? to + sum : sum;
-        }
+    __m256i of_a[2][2];
+    for (int i = 0; i < 4; i++)
+        of_a[i / 2][i % 2] = emu_wide<SIGNED>(((const __m128i *)rows.of[i / 2])[i % 2]);
+    for (int i = 0; i < 8; i++) {
+        __m256i sums[4] = {};
+        int line = 8 * i + 2 * (lane % 4);
+        const __m128i *of_b = (const __m128i *)(b.lines + 128 * line);
+        for (int h = 0; h < 2; h++)
+            emu_add_products(sums, of_a[0][h], of_a[1][h], emu_wide<true>(of_b[(b.byte / 16 + h) ^ line % 8]),
+                             emu_wide<true>(of_b[8 + ((b.byte / 16 + h) ^ (line + 1) % 8)]));
+        __m128i *to = (__m128i *)(i < 4 ? c[i] : d[i - 4]), sum = emu_sums(sums);
+        _mm_storeu_si128(to, adds ? _mm_add_epi32(_mm_loadu_si128(to), sum) : sum);
+    }
 }
 
 CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
