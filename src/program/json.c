@@ -33,8 +33,8 @@ static bool take(struct cursor *c, char ch)
 
 static int hex_digit(char c)
 {
-    const char *digits = "0123456789abcdef", *at = c ? strchr(digits, c | 0x20) : NULL;
-    return c >= '0' && c <= '9' ? c - '0' : at ? (int)(at - digits) : -1;
+    int lower = c | 0x20;
+    return c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
 static bool check_string(struct cursor *c)

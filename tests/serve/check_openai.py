@@ -236,8 +236,9 @@ def check_errors(s):
         body = {CHAT: {"model": "default", "messages": USER, "max_tokens": 1}, TEXT: {"prompt": "x", "max_tokens": 1}}.get(path, {})
         status, _, a = s.post(path, {**body, **more})
         check(status == 400 and a["error"]["param"] == field and a["error"]["type"] == "invalid_request_error", path, more, status, a)
-    status, _, a = s.post(CHAT, b'{"messages": [')
-    check(status == 400 and "JSON" in a["error"]["message"], status, a)
+    for body in (b'{"messages": [', b'{"prompt": "\\u00\x111"}', b'{"prompt": "\\u004g"}'):
+        status, _, a = s.post(CHAT, body)
+        check(status == 400 and "JSON" in a["error"]["message"], status, a)
     status, _, a = s.post(CHAT, chat("word " * 9000))
     check(status == 400 and a["error"]["code"] == "context_length_exceeded" and "4096" in a["error"]["message"], status, a)
     for known in ("prompt is too long", "maximum context length is 4096 tokens"):            # by clients that make room then
