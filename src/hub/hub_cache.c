@@ -119,17 +119,22 @@ bool hub_link(const char *repo, const char *commit, const struct hub_file *f, st
     return ok;
 }
 
+/* Beside and renamed, as links are. */
 bool hub_write_ref(const char *repo, const char *commit, struct buf *why)
 {
-    struct buf path = { 0 };
+    struct buf path = { 0 }, beside = { 0 };
     buf_printf(&path, "%s/refs/main", repo);
+    buf_printf(&beside, "%s/.ref-%ld", repo, (long)getpid());
     bool ok = hub_make_folders(path.p, why);
-    FILE *f = ok ? fopen(path.p, "w") : NULL;
-    if (ok && (!f || fputs(commit, f) < 0))
+    FILE *f = ok ? fopen(beside.p, "w") : NULL;
+    bool written = f && fputs(commit, f) >= 0;
+    written = f && fclose(f) == 0 && written;
+    if (ok && (!written || rename(beside.p, path.p) < 0))
         ok = fail(why, "write", path.p);
-    if (f && fclose(f) != 0 && ok)
-        ok = fail(why, "write", path.p);
+    if (!ok)
+        unlink(beside.p);
     buf_free(&path);
+    buf_free(&beside);
     return ok;
 }
 

@@ -481,11 +481,12 @@ static bool check(struct answer *a)
     return !a->file->is_sha256 || strcmp(found, a->file->hash) == 0;
 }
 
-/* Until the file is whole: tries that bring nothing are counted, and a file that is whole and wrong is fetched once
- * more from its beginning, as what an earlier run left may be at fault. */
+/* Until the file is whole: tries that bring nothing are counted, and so are beginnings; a file that is whole and wrong
+ * is fetched once more from its beginning, as what an earlier run left may be at fault. */
 static bool fetch_all(struct answer *a, const struct hub_name *name, struct buf *why)
 {
     bool was_wrong = false;
+    int n_anew = 0;
     for (int tries = 0;;) {
         uint64_t before = a->at;
         wait_before(tries);
@@ -504,6 +505,8 @@ static bool fetch_all(struct answer *a, const struct hub_name *name, struct buf 
             was_wrong = was_wrong || was == DONE;
             if (!begin_anew(a))
                 return fail(why, "write", a->file->path);
+            if (++n_anew >= MOST_TRIES)
+                return false;
         }
         tries = a->at > before ? 1 : tries + 1;
         if (tries >= MOST_TRIES)

@@ -209,7 +209,7 @@ def check_broken(folder, port):
         "cut": (["cut"], True, 2), "cut often": (["cut"] * 8, True, 9), "hung up": (["cut at once"], True, 2),
         "500": ([500], True, 2), "503 always": ([503] * 9, False, 5),
         "429": ([429, 429], True, 3), "404": ([404], False, 1), "403": ([403], False, 1), "short": (["short"], True, 2),
-        "long": (["long"], True, 2), "wrong": (["wrong"], True, 2),
+        "long": (["long"], True, 2), "cut and long in turn": (["cut", "long"] * 20, False, 10), "wrong": (["wrong"], True, 2),
         "wrong always": (["wrong"] * 9, False, 2), "range ignored": (["cut", "range ignored"], True, 2),
         "wrong range": (["cut", "wrong range"], True, 3), "no range said": (["cut", "no range said"], True, 3),
         "416": (["cut", 416], True, 3), "stall": (["stall"], True, 2), "chunks": (["chunks cut"], True, 2),
