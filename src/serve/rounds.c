@@ -93,7 +93,7 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
 static void begin_lone(struct sched *s, const struct round *r)
 {
     bool is_short = r->rows <= pace_rows(&s->pace), is_free = sched_any_free(s);
-    double takes = s->pace.lone_row_s > 0 ? s->pace.lone_row_s * (double)r->rows : NEVER / 2;
+    double takes = s->pace.lone_s > 0 ? pace_row_s(&s->pace) * (double)r->rows : NEVER / 2;
     takes = s->lone_s > takes && r->rows >= s->n_lone ? s->lone_s : takes;
     pthread_mutex_lock(&s->lock);
     s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
