@@ -169,16 +169,18 @@ pf_status load_plan(const struct settings *s, int n_sessions, struct pf_plan *p)
     load_model_opts(s, &o);
     load_session_opts(s, s->n_ctx, &so);
     so.n_sessions = n_sessions;
+    o.log = NULL;                            /* opening the model warns of it */
     o.speeds = (struct pf_speeds){ 500e9, 20e9, 30e9, 2e9 };     /* any: what is given is not measured */
     return pf_model_plan(load_path(s), &o, &so, p);
 }
 
-/* Keys and values take memory as they come, so that it may be short only when a context is half full. */
-static void warn_of_memory(const struct settings *s)
+/* Keys and values take memory as they come, so that it may be short only when a context is half full. To be asked
+ * before the model is opened, which takes some of that, and told once it is open: a model that has no room itself says
+ * that alone. The caller frees it; NULL: there is enough. */
+static char *short_of_memory(const struct settings *s)
 {
     struct pf_plan p;
-    if (s->n_ctx > 0 && load_plan(s, 1, &p) == PF_ENOMEM)
-        complain("warning: with a context of %" PRId64 " tokens %s", s->n_ctx, pf_last_error());
+    return s->n_ctx > 0 && load_plan(s, 1, &p) == PF_ENOMEM ? xstrdup(pf_last_error()) : NULL;
 }
 
 pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m)
@@ -188,9 +190,11 @@ pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m
     load_check(s);
     load_model_opts(s, &o);
     o.vocab_only = vocab_only;
-    if (!vocab_only && o.n_ranks < 2)
-        warn_of_memory(s);
+    char *is_short = vocab_only || o.n_ranks > 1 ? NULL : short_of_memory(s);
     pf_status st = pf_model_open(m, load_path(s), &o);
+    if (st == PF_OK && is_short)
+        complain("warning: with a context of %" PRId64 " tokens %s", s->n_ctx, is_short);
+    free(is_short);
     if (st < 0)
         return st;
     if (!vocab_only)

@@ -65,6 +65,15 @@ def check_room(path):
             check(least <= mb <= most, "of", ram, "MB", mb)
 
 
+def check_told_once(folder):
+    """What there is to warn of is told once, though memory is planned for before the model is opened; what keeps it from being opened, alone."""
+    path = tiny.model(folder, template="{% if %}", name="warned")
+    with Server(*ON_CPU, "-m", path, "-c", "64") as s:
+        check(s.log.count(b"does not parse") == 1, s.log)
+    r = subprocess.run([serve.serve_path, *ON_CPU, "-m", path, "-c", "64", "--port", "0", "--ram-mb", "1"], capture_output=True, env=environment(), timeout=60)
+    check(r.returncode == 1 and r.stderr.count(b"of memory and may take 1 MB") == 1, r.stderr)
+
+
 def check_small_memory(path):
     """Weights that have no place in memory are not read."""
     size = os.path.getsize(path) / 1e6
@@ -127,6 +136,7 @@ def main():
         check_in_memory(path)
         check_small_memory(path)
         check_room(path)
+        check_told_once(folder)
         check_ended(folder, path)
         check_unreadable(folder, path)
     finish()
