@@ -14,6 +14,7 @@
 
 /* ---- Generations ------------------------------------------------------------------------------------------------- */
 
+/* What is asked of the model, or of its tokens, and not answered has a line: who wonders why a client fails sees it. */
 static void refuse(struct exchange *x, const struct trouble *t)
 {
     journal_failed(x, t);
@@ -98,7 +99,7 @@ static void count_tokens(struct exchange *x, const struct protocol *p, const cha
     if (!p->read(j, &r, body)) {
         answer_wrong_field(x, &r);
     } else if (!prompt_make(j, &any_length, &t)) {
-        exchange_error(x, &t);
+        refuse(x, &t);
     } else {
         struct buf out = { 0 };
         buf_printf(&out, "{%s\"input_tokens\":%zu}\n", form, j->req.prompts->n_tok);
@@ -271,7 +272,7 @@ static void put_pieces(struct buf *out, const pf_model *m, const int32_t *tok, s
 
 static void answer_failed(struct exchange *x)
 {
-    exchange_error(x, &(struct trouble){ .status = 500, .why = pf_last_error() });
+    refuse(x, &(struct trouble){ .status = 500, .why = pf_last_error() });
 }
 
 static void tokenize(struct exchange *x)

@@ -41,6 +41,18 @@ def check_lines():
         check(all(re.fullmatch(FRONT + "/v1/.*", line) and "\x1b" not in line for line in got), got)
 
 
+def check_refused():
+    """So does what is asked about tokens and is refused, where it cannot be read and where it makes no prompt."""
+    count, tool = "/v1/messages/count_tokens", {"name": "f", "input_schema": {"type": "object"}}
+    with Server() as s:
+        s.post(count, chat("x", messages=[]))
+        s.post(count, chat("x", tools=[tool], tool_choice={"type": "tool", "name": "g"}))
+        s.post("/tokenize", {})
+        s.post(count, chat("x"))
+        for line, end in zip(lines(s, 3), (count + " 400: messages: is empty", count + " 400: tool_choice: there is no tool of this name", "/tokenize 400: content: is missing")):
+            check(re.fullmatch(FRONT + re.escape(end), line), line)
+
+
 def check_gone():
     with Server("-c", "16384") as s:
         c = s.connect()
@@ -77,6 +89,7 @@ def check_nobody_reads():
 
 
 check_lines()
+check_refused()
 check_gone()
 check_quiet()
 check_nobody_reads()
