@@ -72,7 +72,8 @@ static void put_rate(struct buf *to, size_t n, double seconds)
         buf_printf(to, " (%.1f/s)", (double)n / seconds);
 }
 
-/* Choices that several slots made at the same time have their times added up. */
+/* Times are those of a clock, from slot to prompt to end: choices that several slots make at once share them, and what
+ * waits for its next turn has that wait in them, too. */
 static void put_numbers(struct buf *to, const struct job *j)
 {
     const struct usage *u = &j->usage;
