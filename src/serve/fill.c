@@ -9,14 +9,14 @@ struct marks {
     bool        suffix_is_first;         /* the suffix is the one text, what it follows the other */
 };
 
-/* Of Qwen and Granite 4; StarCoder and Granite 3; Granite's first; DeepSeek; GLM; Seed; Codestral. */
+/* Of Qwen and Granite 4; StarCoder and Granite 3; Granite's first; DeepSeek; GLM; Seed-Coder; Codestral. */
 static const struct marks known[] = {
     { "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", false },
     { "<fim_prefix>", "<fim_suffix>", "<fim_middle>", false },
     { "<fim-prefix>", "<fim-suffix>", "<fim-middle>", false },
     { "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", false },
     { "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>", false },
-    { "<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", false },
+    { "<[fim-suffix]>", "<[fim-prefix]>", "<[fim-middle]>", true },
     { "[SUFFIX]", "[PREFIX]", "", true },
 };
 

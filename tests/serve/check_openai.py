@@ -120,7 +120,8 @@ def check_text(s):
 def check_filled():
     """Texts that are filled in between two, by a model that has the marks for it."""
     with tempfile.TemporaryDirectory() as folder:
-        for marks, order in ((["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], (0, "def f(", 1, "): pass", 2)), (["[PREFIX]", "[SUFFIX]"], (1, "): pass", 0, "def f("))):
+        for marks, order in ((["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], (0, "def f(", 1, "): pass", 2)), (["[PREFIX]", "[SUFFIX]"], (1, "): pass", 0, "def f(")),
+                             (["<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>"], (1, "): pass", 0, "def f(", 2))):
             with Server("-m", tiny.model(folder, marks)) as s:
                 tokens = s.post("/tokenize", {"content": "", "add_special": True})[2]["tokens"]
                 for part in order:
