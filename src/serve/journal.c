@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES = 512 };               /* less than a pipe has room for where poll says that it has some */
+enum { TEXT_BYTES = 448, NOTE_BYTES = 64 };      /* less than a pipe has room for where poll says that it has some */
 
 static bool is_wanted;
 static atomic_uint n_left_out;
@@ -51,14 +51,15 @@ static void put_reason(struct buf *to, const char *text)
         to->p[i] = to->p[i] == '\n' || to->p[i] == '\t' ? ' ' : to->p[i];
 }
 
-/* A whole line by one call, so that those of several threads do not mix. */
+/* A whole line by one call, so that those of several threads do not mix. However long a reason is, there is room for
+ * the NOTE_BYTES that say what nobody read. */
 static void write_line(struct buf *line)
 {
     unsigned missed = atomic_exchange(&n_left_out, 0);
     struct pollfd err = { .fd = STDERR_FILENO, .events = POLLOUT };
+    line->n = line->n < TEXT_BYTES ? line->n : pf_utf8_complete(line->p, TEXT_BYTES);
     if (missed)
         buf_printf(line, " (%u lines in front of this one were left out)", missed);
-    line->n = line->n < LINE_BYTES ? line->n : pf_utf8_complete(line->p, LINE_BYTES);
     buf_puts(line, "\n");
     if (poll(&err, 1, 0) != 1 || !(err.revents & POLLOUT) || write(STDERR_FILENO, line->p, line->n) < 0)
         atomic_fetch_add(&n_left_out, missed + 1);

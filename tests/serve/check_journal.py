@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """The line that each generation leaves on standard error: its numbers, why it failed, that its client went away; none with --quiet.
 Who asks cannot make a line look like another one, and nobody waits for who does not read them."""
+import os
 import re
+import select
 import signal
 import subprocess
+import tempfile
 import time
 
 from serve import Server, chat, check, environment, finish, serve_path
@@ -88,9 +91,30 @@ def check_nobody_reads():
     check(all(re.fullmatch(FRONT + CHAT + " 400: model: is missing", line) for line in log), log[-3:])
 
 
+def check_told():
+    """How many lines were left out is told by the next one, though it is a long one."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
+        f.write("{{ raise_exception('%s') }}" % ("long " * 200))
+        f.flush()
+        s = Server.__new__(Server)
+        s.process = subprocess.Popen([serve_path, "--port", "0", "-t", "1", "--template", f.name], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment())
+        s.port = int(next(m for m in (re.search(rb" at http://.*:(\d+)\n", line) for line in s.process.stderr) if m)[1])
+        asked, read = 300, 0
+        for _ in range(asked):
+            s.post(CHAT, chat("x"))
+        while select.select([s.process.stderr], [], [], 0.2)[0]:
+            read += os.read(s.process.stderr.fileno(), 1 << 16).count(b"\n")
+        s.post(CHAT, chat("x"))
+        s.process.send_signal(signal.SIGTERM)
+        last = s.process.communicate(timeout=60)[1].decode()
+        told = re.search(r" \((\d+) lines in front of this one were left out\)\n", last)
+        check(told and read + int(told[1]) == asked and told.end() <= 512, read, last)
+
+
 check_lines()
 check_refused()
 check_gone()
 check_quiet()
 check_nobody_reads()
+check_told()
 finish()
