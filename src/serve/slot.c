@@ -21,8 +21,6 @@ static void free_job(struct job *j)
     atomic_fetch_add(&metrics.prompt_us, (unsigned long long)(u->prompt_s * 1e6));
     atomic_fetch_add(&metrics.answer_us, (unsigned long long)(u->answer_s * 1e6));
     atomic_fetch_sub(&metrics.running, 1);
-    if (!j->over)
-        journal_answered(j);
     job_free(j);
 }
 
@@ -94,6 +92,7 @@ static void end_choice(struct slot *s, enum finish why)
         return;
     }
     if (j->n_ended == j->n_choices) {
+        journal_answered(j);             /* first: who has the answer may ask again, which has its line behind this */
         j->protocol->end(j);
         exchange_end(j->x);
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The line that each generation leaves on standard error: its numbers, why it failed, that its client went away; none with --quiet.
 Who asks cannot make a line look like another one, and nobody waits for who does not read them."""
+import json
 import os
 import re
 import select
@@ -42,6 +43,20 @@ def check_lines():
         check(streamed and int(streamed[2]) > 0 and streamed[3] == "5", got[1])
         check(re.fullmatch(FRONT + CHAT + " 400: max_tokens: must be .*", got[2]), got[2])
         check(all(re.fullmatch(FRONT + "/v1/.*", line) and "\x1b" not in line for line in got), got)
+
+
+def check_order():
+    """Lines of who asks again when an answer is there come in the order of asking."""
+    n = 300
+    with Server() as s:
+        c = s.connect()
+        c.connect()
+        for body in [json.dumps(chat("x", max_tokens=1)).encode(), b"{}"] * n:
+            c.sock.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body))
+            check(c.sock.recv(1 << 16).startswith(b"HTTP/1.1 "), "an answer")
+        c.close()
+        got = lines(s, 2 * n)
+        check(all(line.endswith((": length", " is missing")[i % 2]) for i, line in enumerate(got)), got)
 
 
 def check_refused():
@@ -112,6 +127,7 @@ def check_told():
 
 
 check_lines()
+check_order()
 check_refused()
 check_gone()
 check_quiet()
