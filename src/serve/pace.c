@@ -1,8 +1,6 @@
 /* See pace.h. */
 #include "serve/pace.h"
 
-#include <stdbool.h>
-
 enum { LEAST_ROWS = 16, ALIKE_ROUNDS = 4, MEAN_OF = 8 };
 
 static double larger(double a, double b)
