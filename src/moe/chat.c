@@ -6,7 +6,6 @@
  *
  * Templates end each message, the last one too. Where a reply goes on with that, its content has a mark at its end, and
  * the prompt is what the template prints in front of the mark: white space that it would strip stays so, too. */
-#define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
 
