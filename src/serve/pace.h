@@ -1,28 +1,32 @@
 /* How many rows of prompts a round may have beside others' answers, learned from how long rounds take. The scheduler's
  * thread.
  *
- *     a round      fixed_s + rows * what a row takes there, which grows with the depth of the context
+ * A round takes pause_s, which is what others may be stopped. Where a step takes long however few its rows are, as
+ * where each brings all experts from main memory, a prompt would be many times slower for pauses that are little
+ * shorter: so a round of several times as many rows is tried now and then, and rounds take most_pause_s if that brings
+ * a prompt on as much faster as it does where half of a short round's time is not its rows'. That they no longer do is
+ * seen in the same way. Only neighbouring rounds are compared, since what a row takes changes with the depth of the
+ * context; and ratios, since no line fits few rows and many: few rows name few experts.
  *
- * fixed_s is told by a slice of a prompt alone, of many rows, and the round of few that follows it, at the same depth.
- * Where it is little, a round takes pause_s, which is what others may be stopped. Where it is much, as where each step
- * brings all experts from main memory, that would make a prompt many times slower and the others' pauses little
- * shorter: so as many rows as give the prompt half of its speed alone, as long as a round stays within most_pause_s.
- * Where fixed_s alone is more than that, as many as would take pause_s at the speed alone. */
+ * Where more rows hardly make a round longer, it may be longer than most_pause_s, too. */
 #ifndef PF_SERVE_PACE_H
 #define PF_SERVE_PACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct pace {
     double pause_s, most_pause_s;    /* both the same: that bound is not to be passed */
     size_t most_rows;                /* of a step */
     double rows;                     /* that prompts may have in a round of several; 0: there was none yet */
-    double row_s;                    /* of a row in such a round lately; 0: not known */
-    double fixed_s;                  /* 0 until a prompt was alone, too; the mean of up to n_fixed times */
-    int    n_fixed;
+    bool   is_long;                  /* rounds take most_pause_s */
+    double rate;                     /* rows a second, the best of the last few rounds */
+    double usual_s, usual_rows;      /* that the last one took which was no trial, and prompts' rows of it */
+    double few_s;                    /* that one took which had far fewer rows; 0: not known */
+    double trial_rate;               /* of a trial in the last round; 0: there was none */
+    int    until_trial, gap;         /* rounds; from one trial to the next, more with each that changes nothing */
     double lone_s;                   /* that the last slice of a prompt alone took, of n_lone rows; 0: there was none */
     size_t n_lone;
-    int    n_alike;                  /* rounds to come that are at about that slice's depth */
 };
 
 /* Rows of prompts in a round of several, 16 at least. */
