@@ -640,6 +640,9 @@ struct pf_backend_ops {
     pf_status (*gate)(pf_backend *b, float *x, const float *gate, int n, int rows);
     /* A value of x [n] that is not finite makes finish fail with PF_ENUMERIC. NULL: the host looks at what it gets. */
     pf_status (*check_finite)(pf_backend *b, const float *x, int64_t n);
+    /* w = exp((x - top) / temp) of n floats in the host's memory, temp > 0: the CPU's alone, on any thread, at any
+     * time. */
+    void      (*weigh)(const pf_backend *b, const float *x, float top, float temp, int n, float *w);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);
     pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v,
                           const int32_t *pos, int rows);

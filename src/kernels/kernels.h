@@ -136,6 +136,9 @@ typedef void pf_compress_fn(float *m, float *z, float *a, const float *u, const 
 /* p[i] = exp(x[i] - max x) / sum, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). p may be x. */
 typedef void pf_softmax_fn(const float *x, int n, float *p);
 
+/* w[i] = exp((x[i] - top) / temp), temp > 0. */
+typedef void pf_weigh_fn(const float *x, float top, float temp, int n, float *w);
+
 /* float32 to F16 (round to nearest even) and back. */
 typedef void pf_to_f16_fn(const float *x, int n, uint16_t *y);
 
@@ -260,6 +263,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(rope_norm,  pf_rope_fn)        \
     X(rope_neox,  pf_rope_fn)        \
     X(softmax,    pf_softmax_fn)     \
+    X(weigh,      pf_weigh_fn)       \
     X(to_f16,     pf_to_f16_fn)      \
     X(to_q8_0,    pf_to_q8_0_fn)     \
     X(l2_norm,    pf_l2_norm_fn)     \

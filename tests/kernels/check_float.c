@@ -200,6 +200,11 @@ static void run_softmax(const struct pf_kernels *k, const struct job *j)
     k->softmax(j->out + j->n, j->n, j->out + j->n);
 }
 
+static void run_weigh(const struct pf_kernels *k, const struct job *j)
+{
+    k->weigh(j->x, 3.5f, 0.7f, j->n, j->out);
+}
+
 static void run_to_f16(const struct pf_kernels *k, const struct job *j)
 {
     k->to_f16(j->x, 2 * j->n, (uint16_t *)(void *)j->out);
@@ -214,6 +219,7 @@ static const struct entry {
     { "swiglu", run_swiglu, 32 },       { "swiglu_oai", run_swiglu_oai, 32 },
     { "add", run_add, 40 },             { "scale", run_scale, 32 },         { "axpy", run_axpy, 40 },
     { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
+    { "weigh", run_weigh, 8 },
     { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
     { "conv", run_conv, 32 },           { "conv_bias", run_conv_bias, 32 },     { "relu_mul", run_relu_mul, 32 },
     { "mul", run_mul, 32 }, { "swiglu_clamped", run_swiglu_clamped, 32 },
@@ -548,7 +554,7 @@ static void check_accuracy(int n)
 {
     static float x[N_MAX], w[N_MAX], y[N_MAX];
     double sum = 0, mean = 0, norm = 0, centred = 0;
-    double glu = 0, clamped = 0, soft = 0, sum_exp = 0, allowed = n / 32.0 + 6;
+    double glu = 0, clamped = 0, soft = 0, weight = 0, sum_exp = 0, allowed = n / 32.0 + 6;
     float max = -INFINITY;
     fill(x, n, FILL_PLAIN);
     fill(w, n, FILL_PLAIN);
@@ -576,6 +582,10 @@ static void check_accuracy(int n)
     levels[0]->softmax(x, n, y);
     for (int i = 0; i < n; i++)
         soft = fmax(soft, eps_off(y[i], exp((double)x[i] - (double)max) / sum_exp));
+    levels[0]->weigh(x, max, 0.7f, n, y);
+    for (int i = 0; i < n; i++)
+        weight = fmax(weight, eps_off(y[i], exp((double)(x[i] - max) / (double)0.7f)));
+    expect("weigh", n, weight, 12);
     expect("rms_norm", n, norm, allowed / 2 + 5);
     expect("centre", n, centred, allowed + 2);
     expect("swiglu", n, glu, 8);

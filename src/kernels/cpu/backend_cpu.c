@@ -347,6 +347,12 @@ static pf_status cpu_softcap(pf_backend *backend, float *x, float cap, int64_t n
     return PF_OK;
 }
 
+static void cpu_weigh(const pf_backend *backend, const float *x, float top, float temp, int n, float *w)
+{
+    const struct cpu_backend *b = (const struct cpu_backend *)backend;
+    b->k.weigh(x, top, temp, n, w);
+}
+
 static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
@@ -536,6 +542,7 @@ static const struct pf_backend_ops cpu_ops = {
     .act = cpu_act,
     .add = cpu_add,
     .softcap = cpu_softcap,
+    .weigh = cpu_weigh,
     .add_gated = cpu_add_gated,
     .add_bias = cpu_add_bias,
     .gate = cpu_gate,

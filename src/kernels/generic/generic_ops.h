@@ -230,6 +230,21 @@ static void op_softmax(const float *x, int n, float *p)
         p[i] = p[i] / sum;
 }
 
+static inline void block_weigh(const float *x, const float *none, const float *how, float *w)
+{
+    float t[PF_LANES], top = how[0], temp = how[1];
+    (void)none;
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = pf_expf((x[j] - top) / temp);
+    memcpy(w, t, sizeof t);
+}
+
+static void op_weigh(const float *x, float top, float temp, int n, float *w)
+{
+    const float how[] = { top, temp };
+    for_blocks(block_weigh, x, x, n, 0.0f, how, w);
+}
+
 /* ---- Elementwise ---------------------------------------------------------------------------------------------- */
 
 static inline void block_swiglu(const float *g, const float *u, const float *none, float *a)

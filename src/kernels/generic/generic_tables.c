@@ -36,6 +36,7 @@ const struct pf_kernels TABLE = {
     .rope_norm = op_rope_norm,
     .rope_neox = op_rope_neox,
     .softmax = op_softmax,
+    .weigh = op_weigh,
     .to_f16 = op_to_f16,
     .to_q8_0 = op_to_q8_0,
     .l2_norm = op_l2_norm,

@@ -113,7 +113,7 @@ enum {
     PF_GUESS_ROWS = 8                /* rows for which a router is tried early, at most */
 };
 
-struct pf_candidate {        /* sampler.c */
+struct pf_candidate {        /* best.h */
     float   logit;
     int32_t id;
 };

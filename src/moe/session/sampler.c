@@ -4,14 +4,16 @@
  *     min_p of the best one's probability -> draw
  *
  * Candidates are ordered by (logit falling, id rising), a total order, so equal logits never depend on the algorithm:
- * the few best come from one pass over the logits; more of them, or all, are taken off a heap, as many as the limits
- * ask for. exp is pf_expf and sums are double in a fixed order: the same seed gives the same tokens on every machine.
- * Scratch belongs to the session; nothing is allocated. */
+ * up to PF_BEST_FEW are found in one pass (best.h); more of them, or all, are drawn by their weights (draw.h). exp is
+ * pf_expf and sums are double in a fixed order: the same seed gives the same tokens on every machine. Scratch belongs
+ * to the session; nothing is allocated. */
 #include <math.h>
+#include <string.h>
 
 #include "base/pf_fp.h"
 #include "base/pf_math.h"
 #include "grammar/grammar.h"
+#include "moe/session/draw.h"
 #include "moe/session/session.h"
 
 /* ---- Random numbers: xoshiro256** seeded through splitmix64 (Blackman and Vigna, 2018) --------------------------- */
@@ -50,120 +52,111 @@ void pf_sampler_init(struct pf_sampler *sp, uint64_t seed)
     }
 }
 
-/* ---- Candidates -------------------------------------------------------------------------------------------------- */
-
-static bool before(const struct pf_candidate *a, const struct pf_candidate *b)
-{
-    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
-}
-
-static void sift_down(struct pf_candidate *heap, int n, int i)
-{
-    struct pf_candidate moved = heap[i];
-    for (int child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && before(&heap[child + 1], &heap[child]))
-            child++;
-        if (!before(&heap[child], &moved))
-            break;
-        heap[i] = heap[child];
-    }
-    heap[i] = moved;
-}
-
-/* Takes the best candidate off the heap and parks it just past the shrunken heap's end. */
-static struct pf_candidate pop(struct pf_candidate *heap, int *n)
-{
-    struct pf_candidate best = heap[0];
-    heap[0] = heap[--*n];
-    heap[*n] = best;
-    sift_down(heap, *n, 0);
-    return best;
-}
-
-static pf_status check_number(const float *logits, int i)
-{
-    if (isnan(logits[i]))
-        PF_FAIL(PF_ENUMERIC, "the logit of token %d is not a number", i);
-    return PF_OK;
-}
-
-static pf_status fill(struct pf_candidate *c, const float *logits, int n)
-{
-    for (int i = 0; i < n; i++) {
-        PF_TRY(check_number(logits, i));
-        c[i] = (struct pf_candidate){ .logit = logits[i], .id = i };
-    }
-    return PF_OK;
-}
-
-/* Puts a candidate into its place among the `most` best so far, which are ordered, the worst first. */
-static void offer(struct pf_candidate *best, int *kept, int most, struct pf_candidate c)
-{
-    int i = *kept;
-    if (i < most) {
-        for (; i > 0 && before(&best[i - 1], &c); i--)
-            best[i] = best[i - 1];
-        best[i] = c;
-        ++*kept;
-    } else if (before(&c, &best[0])) {
-        for (i = 0; i + 1 < most && before(&c, &best[i + 1]); i++)
-            best[i] = best[i + 1];
-        best[i] = c;
-    }
-}
-
-enum { BLOCK = 32 };
-
-/* Whether any of a block's logits is at least so large, or no number. */
-static bool has_any(const float *x, float least)
-{
-    int found = 0;
-    for (int i = 0; i < BLOCK; i++)
-        found |= !(x[i] < least);
-    return found;
-}
-
-/* The `most` best, the worst first, in c[0 .. most): of n logits, or of the candidates c[0 .. n) if logits is NULL. */
-static pf_status keep_best(struct pf_candidate *c, const float *logits, int n, int most)
-{
-    int kept = 0;
-    for (int i = 0; !logits && i < n; i++)
-        offer(c, &kept, most, c[i]);
-    for (int i = 0; logits && i < n; i++) {
-        bool whole = kept == most && i % BLOCK == 0 && i + BLOCK <= n;
-        if (whole && !has_any(logits + i, c[0].logit)) {
-            i += BLOCK - 1;
-            continue;
-        }
-        PF_TRY(check_number(logits, i));
-        offer(c, &kept, most, (struct pf_candidate){ .logit = logits[i], .id = i });
-    }
-    return PF_OK;
-}
+/* ---- Penalties and bias ------------------------------------------------------------------------------------------ */
 
 static bool penalises(const struct pf_sampler *sp)
 {
     return sp->repeat_penalty != 1.0f || sp->presence_penalty != 0 || sp->frequency_penalty != 0;
 }
 
-/* seen[] is all zero before and after. */
-static void penalise(const struct pf_sampler *sp, const struct pf_session *s, struct pf_candidate *c)
+/* The tokens that penalties look back on. */
+struct window {
+    const int32_t *tok;
+    int64_t        n;
+};
+
+static struct window window_of(const struct pf_sampler *sp, const struct pf_session *s)
 {
     int64_t last = sp->penalty_last_n < 0 ? s->pos : sp->penalty_last_n;
     int64_t begin = s->pos > last ? s->pos - last : 0;
-    if (!penalises(sp))
-        return;
-    for (int64_t i = begin; i < s->pos; i++)
-        s->seen[s->tokens[i]]++;
-    for (int64_t i = begin; i < s->pos; i++) {
-        int32_t id = s->tokens[i];
+    return penalises(sp) ? (struct window){ s->tokens + begin, s->pos - begin } : (struct window){ NULL, 0 };
+}
+
+static bool is_biased(const struct pf_session *s, struct pf_logit_bias bias)
+{
+    return bias.tok >= 0 && bias.tok < s->m->n_vocab;
+}
+
+/* Changes logits x of tokens in the window and of biased ones; no others are looked at. seen[] is all zero before and
+ * after. */
+static void change(const struct pf_sampler *sp, const struct pf_session *s, struct window w, float *x)
+{
+    for (int64_t i = 0; i < w.n; i++)
+        s->seen[w.tok[i]]++;
+    for (int64_t i = 0; i < w.n; i++) {
+        int32_t id = w.tok[i];
         if (!s->seen[id])
             continue;
-        float *logit = &c[id].logit;
-        *logit = *logit > 0 ? *logit / sp->repeat_penalty : *logit * sp->repeat_penalty;
-        *logit -= sp->presence_penalty + (float)s->seen[id] * sp->frequency_penalty;
+        x[id] = x[id] > 0 ? x[id] / sp->repeat_penalty : x[id] * sp->repeat_penalty;
+        x[id] -= sp->presence_penalty + (float)s->seen[id] * sp->frequency_penalty;
         s->seen[id] = 0;
     }
+    for (int i = 0; i < sp->n_bias; i++)
+        if (is_biased(s, sp->bias[i]))
+            x[sp->bias[i].tok] += sp->bias[i].add;
+}
+
+/* Logits of tokens whose bits are not set become -inf. */
+static void hide(const struct pf_session *s, const uint64_t *mask, float *x)
+{
+    int known = pf_vocab_size(s->m->vocab);
+    for (int i = 0; i < s->m->n_vocab; i++)
+        x[i] = i < known && mask[i / 64] >> i % 64 & 1 ? x[i] : -INFINITY;
+}
+
+/* All logits, changed, and hidden by a mask unless that is NULL. */
+static struct pf_scores change_all(const struct pf_sampler *sp, const struct pf_session *s, const float *logits,
+                                   const uint64_t *mask)
+{
+    memcpy(s->changed, logits, (size_t)s->m->n_vocab * sizeof *logits);
+    change(sp, s, window_of(sp, s), s->changed);
+    if (mask)
+        hide(s, mask, s->changed);
+    return (struct pf_scores){ s->changed, s->m->n_vocab };
+}
+
+/* ---- The best few ------------------------------------------------------------------------------------------------ */
+
+/* Puts the token's changed logit among the best, once. */
+static void offer_changed(const struct pf_session *s, int32_t id, int most, struct pf_candidate *c, int *kept)
+{
+    if (s->seen[id])
+        pf_best_offer(c, kept, most, (struct pf_candidate){ s->changed[id], id });
+    s->seen[id] = 0;
+}
+
+/* The `most` best, the worst first, of logits of which n_changed at most are changed: the best of the others, which are
+ * among the most + n_changed <= PF_BEST_FEW best of all, and those. */
+static pf_status best_of_changed(const struct pf_sampler *sp, const struct pf_session *s, const struct pf_scores *of,
+                                 int most, int n_changed, struct pf_candidate *c, int *kept)
+{
+    struct window w = window_of(sp, s);
+    int n;
+    PF_TRY(pf_best(of, most + n_changed, c, &n));
+    for (int64_t i = 0; i < w.n; i++)
+        s->changed[w.tok[i]] = of->logits[w.tok[i]];
+    for (int i = 0; i < sp->n_bias; i++)
+        if (is_biased(s, sp->bias[i]))
+            s->changed[sp->bias[i].tok] = of->logits[sp->bias[i].tok];
+    change(sp, s, w, s->changed);
+    for (int64_t i = 0; i < w.n; i++)
+        s->seen[w.tok[i]] = 1;
+    for (int i = 0; i < sp->n_bias; i++)
+        if (is_biased(s, sp->bias[i]))
+            s->seen[sp->bias[i].tok] = 1;
+    *kept = 0;
+    for (int i = 0; i < n; i++)
+        if (!s->seen[c[i].id])
+            c[(*kept)++] = c[i];
+    int over = *kept > most ? *kept - most : 0;
+    memmove(c, c + over, (size_t)(*kept - over) * sizeof *c);
+    *kept -= over;
+    for (int64_t i = 0; i < w.n; i++)
+        offer_changed(s, w.tok[i], most, c, kept);
+    for (int i = 0; i < sp->n_bias; i++)
+        if (is_biased(s, sp->bias[i]))
+            offer_changed(s, sp->bias[i].tok, most, c, kept);
+    return PF_OK;
 }
 
 static double weight_of(const struct pf_sampler *sp, float logit, float best)
@@ -171,56 +164,31 @@ static double weight_of(const struct pf_sampler *sp, float logit, float best)
     return pf_expf((logit - best) / sp->temp);
 }
 
-/* The sum of weights that top_p is a share of: of the top_k candidates, or of all. */
-static double total_weight(const struct pf_sampler *sp, const struct pf_candidate *c, int n, float best)
+/* Draws from c[0 .. n), the worst first. */
+static int32_t draw_few(struct pf_sampler *sp, const struct pf_candidate *c, int n)
 {
-    double sum = 0;
+    float best = c[n - 1].logit;
+    double total = 0, sum = 0;
+    int kept;
     for (int i = 0; i < n; i++)
-        sum += weight_of(sp, c[i].logit, best);
-    return sum;
-}
-
-static void make_heap(struct pf_candidate *c, int n)
-{
-    for (int i = n / 2 - 1; i >= 0; i--)
-        sift_down(c, n, i);
-}
-
-/* From n logits, or, if they are NULL, from the candidates c[0 .. n). */
-static pf_status draw(struct pf_sampler *sp, struct pf_candidate *c, const float *logits, int n, int32_t *tok)
-{
-    enum { FEW = 256 };
-    int most = sp->top_k > 0 && sp->top_k < n ? sp->top_k : n, heap, kept;
-    bool ordered = most < n;             /* the best `most` are, worst first, in c[n - most .. n); else c is a heap */
-    if (ordered && most <= FEW) {
-        PF_TRY(keep_best(c, logits, n, most));
-        n = most;
-    } else {
-        PF_TRY(logits ? fill(c, logits, n) : PF_OK);
-        make_heap(c, n);
-        for (heap = n; ordered && heap > n - most;)
-            pop(c, &heap);
-    }
-    heap = n;
-    float best = ordered ? c[n - 1].logit : c[0].logit;
-    double total = total_weight(sp, c + n - most, most, best), sum = 0;
-    /* Walk from the best on; stop when the share is reached or probabilities fall below the floor. */
-    for (kept = 0; kept < most; kept++) {
-        float logit = ordered ? c[n - 1 - kept].logit : pop(c, &heap).logit;
-        double w = weight_of(sp, logit, best);
+        total += weight_of(sp, c[i].logit, best);
+    for (kept = 0; kept < n; kept++) {
+        double w = weight_of(sp, c[n - 1 - kept].logit, best);
         if (kept > 0 && (sum >= sp->top_p * total || w < sp->min_p))
             break;
         sum += w;
     }
     double target = next_unit(sp->rng) * sum;
-    for (int i = 0; i < kept; i++) {
+    int i = 0;
+    for (; i < kept - 1; i++) {              /* if rounding leaves a crumb it is the last one's that is kept */
         target -= weight_of(sp, c[n - 1 - i].logit, best);
-        *tok = c[n - 1 - i].id;
         if (target < 0)
-            break;                       /* if rounding leaves a crumb it is the last one kept */
+            break;
     }
-    return PF_OK;
+    return c[n - 1 - i].id;
 }
+
+/* ---- Picking ----------------------------------------------------------------------------------------------------- */
 
 static pf_status check_settings(const struct pf_sampler *sp)
 {
@@ -232,48 +200,54 @@ static pf_status check_settings(const struct pf_sampler *sp)
     return PF_OK;
 }
 
-/* Picks among n logits, or, if they are NULL, among the candidates c[0 .. n). */
-static pf_status pick_from(struct pf_sampler *sp, struct pf_candidate *c, const float *logits, int n, int32_t *tok)
+/* How many candidates there may be. */
+static int most_of(const struct pf_sampler *sp, int n)
 {
-    *tok = -1;
-    if (n == 0)
-        return PF_OK;
-    if (sp->temp > 0)
-        return draw(sp, c, logits, n, tok);
-    PF_TRY(keep_best(c, logits, n, 1));
-    *tok = c->id;
-    return PF_OK;
+    return sp->temp <= 0 ? 1 : sp->top_k > 0 && sp->top_k < n ? sp->top_k : n;
 }
 
-/* The logits with penalties and bias as candidates; with a mask, those whose bits are set. Returns how many. */
-static int change(const struct pf_sampler *sp, const struct pf_session *s, const uint64_t *mask)
+/* Picks among the first `most` of all. */
+static pf_status pick_from(struct pf_sampler *sp, const struct pf_session *s, const struct pf_scores *of, int most,
+                           int n_changed, int32_t *tok)
 {
-    struct pf_candidate *c = s->candidates;
-    int n = s->m->n_vocab, kept = 0;
-    penalise(sp, s, c);
-    for (int i = 0; i < sp->n_bias; i++)
-        if (sp->bias[i].tok >= 0 && sp->bias[i].tok < n)
-            c[sp->bias[i].tok].logit += sp->bias[i].add;
-    for (int i = 0; mask && i < n && i < pf_vocab_size(s->m->vocab); i++)
-        if (mask[i / 64] >> i % 64 & 1)
-            c[kept++] = c[i];
-    return mask ? kept : n;
+    struct pf_candidate few[PF_BEST_FEW];
+    int kept = 0;
+    bool is_few = most <= PF_BEST_FEW;
+    if (n_changed)
+        PF_TRY(best_of_changed(sp, s, of, most, n_changed, few, &kept));
+    else
+        PF_TRY(pf_best(of, is_few ? most : 1, few, &kept));
+    int masked = 0;
+    while (masked < kept && few[masked].logit == -INFINITY)
+        masked++;
+    *tok = -1;
+    if (masked == kept)
+        return PF_OK;
+    const struct pf_candidate *c = few + masked;
+    const struct pf_draw how = { sp->temp, sp->top_p, sp->min_p, most, few[kept - 1].logit };
+    const struct pf_draw_room room = { s->weights, s->candidates };
+    if (sp->temp <= 0)
+        *tok = few[kept - 1].id;
+    else if (is_few)
+        *tok = draw_few(sp, c, kept - masked);
+    else
+        *tok = pf_draw_one(&how, s->m->cpu, of->logits, of->n, next_unit(sp->rng), &room);
+    return PF_OK;
 }
 
 /* Picks a token; with a mask, among those whose bits are set. *tok is -1 when there is none. */
 static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const uint64_t *mask, int32_t *tok)
 {
-    const float *logits = pf_session_logits(s);
-    struct pf_candidate *c = s->candidates;
-    int n = s->m->n_vocab;
-    bool as_they_are = !mask && !sp->n_bias && !penalises(sp);
-    if (!logits)
+    struct pf_scores of = { pf_session_logits(s), s->m->n_vocab };
+    if (!of.logits)
         PF_FAIL(PF_EINVAL, "there are no logits to sample from");
     PF_TRY(check_settings(sp));
-    PF_TRY(as_they_are ? PF_OK : fill(c, logits, n));
     unsigned fp = pf_fp_begin();
-    n = as_they_are ? n : change(sp, s, mask);
-    pf_status st = pick_from(sp, c, as_they_are ? logits : NULL, n, tok);
+    int most = most_of(sp, of.n);
+    int64_t n_changed = window_of(sp, s).n + sp->n_bias;
+    bool all = mask || (n_changed > 0 && most + n_changed > PF_BEST_FEW);
+    of = all ? change_all(sp, s, of.logits, mask) : of;
+    pf_status st = pick_from(sp, s, &of, most, all ? 0 : (int)n_changed, tok);
     pf_fp_end(fp);
     return st;
 }

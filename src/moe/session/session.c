@@ -77,6 +77,7 @@ void pf_session_close(pf_session **sp)
     pf_pages_free(s->tokens, (size_t)s->opts.n_ctx * sizeof *s->tokens);
     pf_free(s->all_logits);
     pf_free(s->candidates);
+    pf_free(s->weights);
     pf_free(s->seen);
     pf_free(s);
     *sp = NULL;
@@ -245,8 +246,10 @@ static pf_status open_parts(struct pf_session *s)
     s->block_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->block_kv);
     s->index_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->index_kv);
     s->candidates = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->candidates);
+    s->weights = pf_alloc_array(PF_MEM_SESSION, 2 * (size_t)m->n_vocab, sizeof *s->weights);
+    s->changed = s->weights ? s->weights + m->n_vocab : NULL;
     s->seen = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->seen);
-    if (!s->tokens || !s->kv || !s->block_kv || !s->index_kv || !s->candidates || !s->seen)
+    if (!s->tokens || !s->kv || !s->block_kv || !s->index_kv || !s->candidates || !s->weights || !s->seen)
         PF_FAIL(PF_ENOMEM, "no memory for a session of %lld positions", (long long)s->opts.n_ctx);
     PF_TRY(open_sources(s));
     return open_buffers(s);

@@ -101,7 +101,8 @@ struct pf_session {
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
     bool                  has_logits;        /* logits belongs to position pos - 1 */
-    struct pf_candidate  *candidates;        /* [n_vocab] the sampler's scratch */
+    struct pf_candidate  *candidates;        /* [n_vocab] the sampler's scratch, as are these two */
+    float                *weights, *changed; /* [n_vocab] */
     int32_t              *seen;              /* [n_vocab] the sampler's counts, all zero between calls */
     uint64_t              step_ns;           /* time of the last step that it had a part in */
     bool                  unwatched;         /* its steps are not watched: see measure.c */
