@@ -518,6 +518,16 @@ struct pf_backend_sizes {
 /* Steps with equal pf_repeat call the same operations with the same arguments between begin and end; only the contents
  * of memory and the number of positions differ. A backend may record one such step and replay it. */
 enum { PF_REPEAT_PARTS = 16 };
+
+enum {
+    PF_LOGIT_ROWS = 16,              /* rows that go through the output matrix at once, at most */
+    PF_TOPS_OF = 128                 /* logits of which only the largest one is looked at first */
+};
+
+static inline int pf_n_tops(int n)
+{
+    return (n + PF_TOPS_OF - 1) / PF_TOPS_OF;
+}
 enum pf_repeat_how {
     PF_REPEAT_ANY,                        /* as the backend likes */
     PF_REPEAT_PLAIN, PF_REPEAT_RECORD, PF_REPEAT_REPLAY
@@ -640,6 +650,9 @@ struct pf_backend_ops {
     pf_status (*gate)(pf_backend *b, float *x, const float *gate, int n, int rows);
     /* A value of x [n] that is not finite makes finish fail with PF_ENUMERIC. NULL: the host looks at what it gets. */
     pf_status (*check_finite)(pf_backend *b, const float *x, int64_t n);
+    /* Of each row of x [rows][n], PF_LOGIT_ROWS at most, the largest of each PF_TOPS_OF neighbours: to[row]
+     * [pf_n_tops(n)], in memory that buf_alloc shares with the host, who may read it behind finish. NULL: not built. */
+    pf_status (*tops)(pf_backend *b, const float *x, int n, int rows, float *const *to);
     /* w = exp((x - top) / temp) of n floats in the host's memory, temp > 0: the CPU's alone, on any thread, at any
      * time. */
     void      (*weigh)(const pf_backend *b, const float *x, float top, float temp, int n, float *w);

@@ -1775,6 +1775,32 @@ static void given_to_host(int rows)
     pair_free(&y);
 }
 
+/* The largest of each few neighbours of rows, some of whose values are alike, each row to a place of its own. */
+static void largest(int rows, int n)
+{
+    const struct pf_backend_ops *ops = units[1]->ops;
+    int n_tops = pf_n_tops(n);
+    size_t bytes = (size_t)(2 * rows * n_tops) * sizeof(float);
+    struct pair x = random_pair((size_t)rows * (size_t)n, 9);
+    float *shared, *to[PF_LOGIT_ROWS];
+    must(ops->buf_alloc(units[1], bytes, true, (void **)&shared));
+    for (int r = 0; r < rows; r++)
+        to[r] = shared + 2 * (rows - 1 - r) * n_tops;
+    must(ops->tops(units[1], x.at[1], n, rows, to));
+    must(ops->finish(units[1]));
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < n_tops; i++) {
+            const float *row = x.at[0] + r * n;
+            float most = row[i * PF_TOPS_OF];
+            for (int k = i * PF_TOPS_OF; k < n && k < (i + 1) * PF_TOPS_OF; k++)
+                most = row[k] > most ? row[k] : most;
+            CHECK(to[r][i] == most, "piece %d of row %d of %d: %g, not %g", i, r, n, to[r][i], most);
+            CHECK(to[r][n_tops + i] == 0, "something is written behind row %d of %d", r, n);
+        }
+    ops->buf_free(units[1], shared, bytes, true);
+    pair_free(&x);
+}
+
 static void not_finite(void)
 {
     float x[64] = { 1 };
@@ -1987,6 +2013,13 @@ int main(int argc, char **argv)
     }
     if (wanted("copies"))
         copies();
+    if (wanted("tops")) {
+        for (int rows = 1; rows <= 16; rows += rows < 3 ? 2 : 13) {
+            largest(rows, 1);
+            largest(rows, 300);
+            largest(rows, 49155);
+        }
+    }
     if (wanted("finite")) {
         for (int rows = 1; rows <= 16; rows += rows < 3 ? 2 : rows < 8 ? 5 : 8)
             given_to_host(rows);

@@ -114,6 +114,10 @@ static void set_logits(int n, int kind)
         double x = normal() * (kind == 0 ? 0 : kind == 1 ? 1 : kind == 2 ? 4 : 12);
         session.logits[i] = (float)(kind == 4 ? floor(x / 6) : kind == 5 ? x - 200 : x);
     }
+    for (int i = 0; i < pf_n_tops(n); i++)
+        session.tops[i] = -INFINITY;
+    for (int i = 0; i < n; i++)
+        session.tops[i / PF_TOPS_OF] = fmaxf(session.tops[i / PF_TOPS_OF], session.logits[i]);
     for (int i = 0; i < WINDOW; i++)
         session.tokens[i] = (int32_t)(unit() * (i % 2 ? n : n < 9 ? n : 9));
 }
@@ -157,7 +161,8 @@ static void check_settings(int n, int kind)
           "token %d of %d, kind %d: temp %g, top_k %d, top_p %g, min_p %g, penalties %g %g %g, %d biases", tok, n, kind,
           before.temp, before.top_k, before.top_p, before.min_p, before.repeat_penalty, before.presence_penalty,
           before.frequency_penalty, before.n_bias);
-    CHECK(pf_sample(&again, &session, &second) == PF_OK && second == tok, "%d, then %d", tok, second);
+    session.has_tops = !session.has_tops;
+    CHECK(pf_sample(&again, &session, &second) == PF_OK && second == tok, "%d, with tops %d", tok, second);
     for (int i = 0; i < n; i++)
         CHECK(session.seen[i] == 0, "token %d is left marked", i);
 }
@@ -171,6 +176,7 @@ static void check_nan(int n, int top_k)
     session.logits[(int)(unit() * n)] = NAN;
     pf_sampler_init(&sp, 1);
     sp.top_k = top_k;
+    session.has_tops = false;
     before = sp;
     CHECK(pf_sample(&sp, &session, &tok) == PF_ENUMERIC, "%d logits, top_k %d", n, top_k);
     CHECK(memcmp(&sp, &before, sizeof sp) == 0);
@@ -204,6 +210,8 @@ static void bench(void)
     pf_sampler_init(&sp, 1);
     session.pos = WINDOW;
     time_one("defaults", sp);
+    session.has_tops = true;
+    time_one("defaults, with tops", sp);
     sp.presence_penalty = 1.5f;
     time_one("defaults, presence_penalty", sp);
     sp.presence_penalty = 0;
@@ -225,6 +233,7 @@ int main(int argc, char **argv)
     static const int sizes[] = { 1, 2, 5, 33, 300, 1000, 4096, 20000 };
     session = (struct pf_session){ .m = &model, .has_logits = true };
     session.logits = calloc(MOST, sizeof *session.logits);
+    session.tops = calloc(MOST, sizeof *session.tops);
     session.tokens = calloc(WINDOW, sizeof *session.tokens);
     session.candidates = calloc(MOST, sizeof *session.candidates);
     session.weights = calloc(MOST, sizeof *session.weights);
@@ -249,6 +258,7 @@ int main(int argc, char **argv)
     }
     model.cpu->ops->close(model.cpu);
     free(session.logits);
+    free(session.tops);
     free(session.tokens);
     free(session.candidates);
     free(session.weights);

@@ -87,6 +87,7 @@ static const struct pf_backend_ops cuda_ops = {
     .act = pf_cuda_act,
     .add = pf_cuda_add,
     .check_finite = pf_cuda_check_finite,
+    .tops = pf_cuda_tops,
     .add_gated = pf_cuda_add_gated,
     .add_bias = pf_cuda_add_bias,
     .gate = pf_cuda_gate,

@@ -165,6 +165,36 @@ extern "C" cudaError_t pf_cu_check_finite(cudaStream_t st, const float *x, int64
     return launch_early(check_finite, ceil_div(n, THREADS), THREADS, 0, st, x, n, fault);
 }
 
+/* Eight threads for each PF_TOPS_OF neighbours, whose largest leave by 32: what crosses PCIe is few and whole lines. */
+static __global__ void tops(const __grid_constant__ struct cu_tops t, const float *x, int n, int n_tops)
+{
+    enum { EACH = 8, PIECES = THREADS / EACH };
+    __shared__ float largest[PIECES];
+    wait_turn();
+    int first = blockIdx.x * PIECES, piece = threadIdx.x / EACH;
+    const float *row = x + (size_t)blockIdx.y * n;
+    float m = -INFINITY;
+#pragma unroll
+    for (int i = threadIdx.x % EACH; i < PF_TOPS_OF; i += EACH) {
+        int at = (first + piece) * PF_TOPS_OF + i;
+        m = fmaxf(m, at < n ? row[at] : -INFINITY);
+    }
+#pragma unroll
+    for (int h = EACH / 2; h > 0; h /= 2)
+        m = fmaxf(m, __shfl_xor_sync(ALL_LANES, m, h));
+    if (threadIdx.x % EACH == 0)
+        largest[piece] = m;
+    __syncthreads();
+    if (threadIdx.x < PIECES && first + (int)threadIdx.x < n_tops)
+        t.to[blockIdx.y][first + threadIdx.x] = largest[threadIdx.x];
+}
+
+extern "C" cudaError_t pf_cu_tops(cudaStream_t st, const struct cu_tops *t, const float *x, int n, int rows)
+{
+    return launch_early(tops, dim3(ceil_div(n, THREADS / 8 * PF_TOPS_OF), rows), THREADS, 0, st, *t, x, n,
+                        pf_n_tops(n));
+}
+
 static __global__ void tell(uint32_t *count, uint32_t *told)
 {
     wait_turn();

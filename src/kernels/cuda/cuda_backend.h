@@ -428,6 +428,7 @@ pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l
 pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
 pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n);
 pf_status pf_cuda_check_finite(pf_backend *backend, const float *x, int64_t n);
+pf_status pf_cuda_tops(pf_backend *backend, const float *x, int n, int rows, float *const *to);
 pf_status pf_cuda_add_bias(pf_backend *backend, float *y, const float *bias, int n, int rows);
 pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows);
 pf_status pf_cuda_softcap(pf_backend *backend, float *x, float cap, int64_t n);

@@ -413,6 +413,19 @@ pf_status pf_cuda_check_finite(pf_backend *backend, const float *x, int64_t n)
     return pf_cuda_put(b, pf_cu_check_finite(b->stream, x, n, b->fault), "a check");
 }
 
+pf_status pf_cuda_tops(pf_backend *backend, const float *x, int n, int rows, float *const *to)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cu_tops t;
+    PF_TRY(pf_cuda_settle(b));
+    for (int r = 0; r < rows; r++) {
+        t.to[r] = pf_cuda_seen_by_kernels(to[r]);
+        if (!t.to[r])
+            PF_FAIL(PF_EINVAL, "the GPU does not see the memory that row %d of the largest logits goes to", r);
+    }
+    return pf_cuda_put(b, pf_cu_tops(b->stream, &t, x, n, rows), "looking for the largest logits");
+}
+
 pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

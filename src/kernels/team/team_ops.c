@@ -99,6 +99,13 @@ static pf_status team_check_finite(pf_backend *backend, const float *x, int64_t 
     return t->card[t->from]->ops->check_finite(t->card[t->from], pf_team_here(t, t->from, x), n);
 }
 
+static pf_status team_tops(pf_backend *backend, const float *x, int n, int rows, float *const *to)
+{
+    struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
+    return t->card[t->from]->ops->tops(t->card[t->from], pf_team_here(t, t->from, x), n, rows, to);
+}
+
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
 
 /* Card k's rows of w, or all. */
@@ -395,6 +402,7 @@ const struct pf_backend_ops pf_team_ops = {
     .add_bias = team_add_bias,
     .gate = team_gate,
     .check_finite = team_check_finite,
+    .tops = team_tops,
     .rope = team_rope,
     .kv_store = team_kv_store,
     .attention = team_attention,

@@ -363,7 +363,8 @@ pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_sessio
 
 uint64_t pf_session_host_bytes(const struct pf_model *m, const struct pf_session_opts *o)
 {
-    return (uint64_t)o->n_ctx * sizeof(int32_t) + (uint64_t)pf_logit_rows(o) * (uint64_t)m->n_vocab * sizeof(float) +
+    uint64_t row = ((uint64_t)m->n_vocab + (uint64_t)pf_n_tops(m->n_vocab)) * sizeof(float);
+    return (uint64_t)o->n_ctx * sizeof(int32_t) + (uint64_t)pf_logit_rows(o) * row +
            (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + 2 * sizeof(float) + sizeof(int32_t)) +
            (o->draft == PF_DRAFT_OFF ? 0 : pf_drafter_lookup_bytes(o->n_ctx)) +
            (pf_session_keeps_hidden(m, o) ? 2 * (uint64_t)o->n_batch * pf_hidden_width(m) * sizeof(float) : 0);

@@ -108,10 +108,7 @@ static inline int pf_block_rows(int ratio, int rows)
     return (rows + ratio - 2) / ratio + 1;
 }
 
-enum {
-    PF_LOGIT_ROWS = 16,              /* rows that go through the output matrix at once, at most */
-    PF_GUESS_ROWS = 8                /* rows for which a router is tried early, at most */
-};
+enum { PF_GUESS_ROWS = 8 };         /* rows for which a router is tried early, at most */
 
 struct pf_candidate {        /* best.h */
     float   logit;

@@ -218,6 +218,45 @@ static pf_status get_hidden(struct pf_step *t)
     return PF_OK;
 }
 
+/* Whether the logits are part of what may be repeated. */
+static bool has_head(const struct pf_step *t)
+{
+    return t->n_logits > 0 && t->n_logits <= PF_LOGIT_ROWS;
+}
+
+/* Whether all logits go where the sessions keep theirs. */
+static bool fills_sessions(const struct pf_step *t)
+{
+    bool all = t->n_logits > 0;
+    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
+        all &= p->n_logits == 0 || p->logits == p->s->logits;
+    return all;
+}
+
+/* Whether the sampler is told where the largest logits are. */
+static bool has_tops(const struct pf_step *t)
+{
+    return fills_sessions(t) && t->parts->s->tops && !pf_crew_follows(t->m);
+}
+
+static void note_tops(const struct pf_step *t)
+{
+    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
+        p->s->has_tops = has_tops(t);
+}
+
+/* Hands out the tops of what head(t, k, n) made. */
+static pf_status get_tops(struct pf_step *t, int k, int n)
+{
+    ptrdiff_t n_vocab = t->m->n_vocab, n_tops = pf_n_tops(t->m->n_vocab);
+    float *to[PF_LOGIT_ROWS];
+    for (int i = 0; i < n; i++) {
+        struct wanted w = wanted_at(t, k + i);
+        to[i] = w.part->s->tops + (w.logits - w.part->s->logits) / n_vocab * n_tops;
+    }
+    return ops_of(t)->tops(t->unit->backend, t->unit->buf.logits, t->m->n_vocab, n, to);
+}
+
 /* Hands out what head(t, k, n) made, a part's rows at once: memory of two sessions may lie side by side, but a device
  * that has pinned each of them apart refuses to copy to both in one call. Processes that follow have nobody to hand
  * logits to. */
@@ -231,22 +270,7 @@ static pf_status get_logits(struct pf_step *t, int k, int n)
         PF_TRY(ops_of(t)->download(t->unit->backend, w.logits, t->unit->buf.logits + (size_t)i * n_vocab,
                                    (size_t)n_run * n_vocab * sizeof *w.logits));
     }
-    return PF_OK;
-}
-
-/* Whether the logits are part of what may be repeated. */
-static bool has_head(const struct pf_step *t)
-{
-    return t->n_logits > 0 && t->n_logits <= PF_LOGIT_ROWS;
-}
-
-/* Whether all logits go where the sessions keep theirs, at once. */
-static bool fills_sessions(const struct pf_step *t)
-{
-    bool all = has_head(t);
-    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
-        all &= p->n_logits == 0 || p->logits == p->s->logits;
-    return all;
+    return has_tops(t) ? get_tops(t, k, n) : PF_OK;
 }
 
 /* A step of few sequences may be a repetition of one of the same sequences in the same order. A process that follows
@@ -254,7 +278,7 @@ static bool fills_sessions(const struct pf_step *t)
 static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
 {
     int unit = (int)(t->unit - t->m->work->units);
-    bool hands_out = pf_crew_follows(t->m) ? t->hands_out : n_logits > 0 && fills_sessions(t);
+    bool hands_out = pf_crew_follows(t->m) ? t->hands_out : n_logits > 0 && has_head(t) && fills_sessions(t);
     struct pf_repeat r = { .how = t->how, .once = t->n_parts > PF_REPEAT_PARTS || pf_watch_inside(t->m),
                            .rows = t->rows, .n_logits = n_logits, .n_parts = t->n_parts, .hands_out = hands_out };
     for (int i = 0; !r.once && i < t->n_parts; i++) {
@@ -429,6 +453,7 @@ pf_status pf_step_leave(struct pf_step *t)
     PF_TRY(ops_of(t)->begin(t->unit->backend, &once, &unused));
     PF_TRY(head(t, 0, t->n_logits));
     PF_TRY(get_logits(t, 0, t->n_logits));
+    note_tops(t);
     return ops_of(t)->end(t->unit->backend, &unused);
 }
 
@@ -482,6 +507,7 @@ static pf_status run(struct pf_step *t)
         PF_TRY(head(t, k, n));
         PF_TRY(get_logits(t, k, n));
     }
+    note_tops(t);
     return get_hidden(t);
 }
 

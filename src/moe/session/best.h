@@ -8,9 +8,11 @@ enum {
     PF_BEST_FEW = 256                /* as many as are found in one pass; for more, draw.h is faster */
 };
 
+/* n logits. tops [pf_n_tops(n)]: the largest of each PF_TOPS_OF neighbours, where no logit is NaN; NULL: not known. */
 struct pf_scores {
     const float *logits;
     int          n;
+    const float *tops;
 };
 
 /* The order of candidates: logit falling, id rising. It is total, so equal logits never depend on the algorithm. */

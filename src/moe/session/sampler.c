@@ -112,7 +112,7 @@ static struct pf_scores change_all(const struct pf_sampler *sp, const struct pf_
     change(sp, s, window_of(sp, s), s->changed);
     if (mask)
         hide(s, mask, s->changed);
-    return (struct pf_scores){ s->changed, s->m->n_vocab };
+    return (struct pf_scores){ s->changed, s->m->n_vocab, NULL };
 }
 
 /* ---- The best few ------------------------------------------------------------------------------------------------ */
@@ -235,10 +235,19 @@ static pf_status pick_from(struct pf_sampler *sp, const struct pf_session *s, co
     return PF_OK;
 }
 
+/* The session's logits, and their tops if the step that made them told. */
+static struct pf_scores scores_of(const struct pf_session *s)
+{
+    struct pf_scores of = { pf_session_logits(s), s->m->n_vocab, NULL };
+    if (of.logits && s->has_tops && !s->all_logits)
+        of.tops = s->tops + (of.logits - s->logits) / of.n * pf_n_tops(of.n);
+    return of;
+}
+
 /* Picks a token; with a mask, among those whose bits are set. *tok is -1 when there is none. */
 static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const uint64_t *mask, int32_t *tok)
 {
-    struct pf_scores of = { pf_session_logits(s), s->m->n_vocab };
+    struct pf_scores of = scores_of(s);
     if (!of.logits)
         PF_FAIL(PF_EINVAL, "there are no logits to sample from");
     PF_TRY(check_settings(sp));

@@ -35,6 +35,11 @@ static size_t logits_bytes(const struct pf_session *s)
     return (size_t)pf_logit_rows(&s->opts) * (size_t)s->m->n_vocab * sizeof *s->logits;
 }
 
+static size_t tops_bytes(const struct pf_session *s)
+{
+    return (size_t)pf_logit_rows(&s->opts) * (size_t)pf_n_tops(s->m->n_vocab) * sizeof *s->tops;
+}
+
 static size_t hidden_bytes(const struct pf_session *s)
 {
     size_t row = pf_hidden_width(s->m) * sizeof *s->hidden;
@@ -49,7 +54,10 @@ static void close_buffers(struct pf_session *s)
         b->ops->buf_free(b, s->logits, logits_bytes(s), true);
     if (b)
         b->ops->buf_free(b, s->hidden, hidden_bytes(s), true);
-    s->logits = s->hidden = NULL;
+    if (s->tops)
+        s->output_unit->backend->ops->buf_free(s->output_unit->backend, s->tops, tops_bytes(s), true);
+    s->logits = s->hidden = s->tops = NULL;
+    s->has_tops = false;
     while (s->n_units > 0)
         close_unit(s, &s->units[--s->n_units]);
     s->owner = NULL;
@@ -215,6 +223,8 @@ static pf_status open_buffers(struct pf_session *s)
         PF_TRY(open_cpu(s, &sizes, cut.n_layers));
         PF_TRY(open_stage(s, &cut));
     }
+    if (s->output_unit->backend->ops->tops)
+        PF_TRY(alloc_floats(s->output_unit->backend, tops_bytes(s), true, &s->tops));
     s->n_checkpoints = pf_n_checkpoints(m, &s->opts);
     return pf_place_reserve(m->place, &sizes);
 }
