@@ -18,9 +18,9 @@
 #include <time.h>
 
 enum { PAGE = 4096, STACK = (128 << 10) + PAGE, LINE = 64, N_LINES = 61 };
-enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
+enum { N_BARRIERS = 16, N_COPIES = 128, MOST_THREADS = 4096, N_WARPS = MOST_THREADS / EMU_WARP };
 enum { GROUP_WARPS = 4, N_AHEAD = 1024 };                        /* acts that a warp may be ahead of its warpgroup */
-enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* per cluster */
+enum { MOST_BLOCKS = 8, VARIABLE = 48 << 10, N_LETTERS = 16384 };        /* per cluster, of MOST_THREADS */
 
 struct copy {
     void       *to;
@@ -90,8 +90,8 @@ struct letter {
 
 struct machine {
     struct place   home;
-    struct fiber   fibers[EMU_THREADS], *me;
-    struct copy    copies[EMU_THREADS][N_COPIES];
+    struct fiber   fibers[MOST_THREADS], *me;
+    struct copy    copies[MOST_THREADS][N_COPIES];
     struct warp    warps[N_WARPS];
     struct group   groups[N_WARPS / GROUP_WARPS];
     struct block   blocks[MOST_BLOCKS];
@@ -192,7 +192,7 @@ static size_t memory_map(void)
 static void make_machine(void)
 {
     m = map(sizeof *m);
-    m->stacks = map((size_t)EMU_THREADS * STACK);
+    m->stacks = map((size_t)MOST_THREADS * STACK);
     m->memory_end = (char *)map(memory_map() + PAGE) + memory_map();
     mprotect(m->memory_end, PAGE, PROT_NONE);
     m->dice = 1;
@@ -337,7 +337,7 @@ static bool run_warp(int warp)
 static void begin_memory(const struct emu_kernel *k)
 {
     if (k->cluster > MOST_BLOCKS || (k->cluster > 1 && (k->shared_bytes > 0 || k->block.x % EMU_WARP > 0)) ||
-        (int)k->block.x * k->cluster > EMU_THREADS)
+        (int)k->block.x * k->cluster > MOST_THREADS)
         broken("a cluster is larger than the emulation has room for, or has dynamic shared memory");
     m->memory_bytes = (k->shared_bytes + 15) & ~(size_t)15;
     memset(m->memory_end - m->memory_bytes, 0xff, m->memory_bytes);
@@ -441,7 +441,7 @@ void emu_run_end(void)
 {
     if (!m)
         return;
-    munmap(m->stacks, (size_t)EMU_THREADS * STACK);
+    munmap(m->stacks, (size_t)MOST_THREADS * STACK);
     munmap(m->memory_end - memory_map(), memory_map() + PAGE);
     munmap(m, sizeof *m);
     m = NULL;

@@ -7,11 +7,15 @@
  *     values    a warp 32 elements of a block, elements as rows of its products
  *     at last   a thread four elements of a row: the blocks' sums enter in their order
  *
+ * Up to TOGETHER chunks are a cluster of thread blocks, which send each other what they have: each folds the chunks of
+ * every so many-th 32 elements of the rows. More of them are folded by a kernel of its own.
+ *
  * Older positions are on their way before the kernel's turn: only those of the rows themselves are stored by the kernel
  * ahead. What a chunk no longer needs of the registers, the next one's keys and values take at once. */
 #include "kernels/cuda/cu_i16_parts.h"
 
 enum { ROWS = 8, HALF = 32, SLICE = 64, MOST_WARPS = 16 };   /* SLICE: elements of the keys that a warp takes */
+enum { TOGETHER = 8 };
 
 struct eight_rows {
     struct i16_attention o;
@@ -27,10 +31,29 @@ struct share {
 template <int HV> struct shared_rows {
     float4       sums[N_BLOCKS][ROWS][HV / 4];           /* of values; pieces of each eight are swapped by the row */
     uint2        weights[N_BLOCKS][BLOCK / 16][WARP];    /* operands of products: upper, lower */
-    uint4        others[MOST_WARPS][WARP];               /* sums for the warp, of its other half of the elements */
-    struct share shares[N_BLOCKS][ROWS][BLOCK + 2];
+    union {                                              /* the one is read when the other is not there yet */
+        uint4        others[MOST_WARPS][WARP];           /* sums for the warp, of its other half of the elements */
+        struct share shares[N_BLOCKS][ROWS][BLOCK + 2];
+    };
     float        z[N_BLOCKS][ROWS][8];
     float        m[ROWS][MOST_WARPS];                    /* of each warp's positions */
+};
+
+/* What a cluster's thread blocks send each other. */
+template <int HV> struct sent_chunks {
+    enum { PIECES = ROWS * HV / 32 };                    /* of 32 elements of a row, eight fours */
+    float4   sums[(PIECES + TOGETHER) * 8];              /* chunk by chunk, of the pieces that the thread block folds */
+    float    m[TOGETHER][ROWS], z[TOGETHER][ROWS];
+    uint64_t box;
+};
+
+template <int HV, bool ONE> struct block_memory {
+    struct shared_rows<HV> rows;
+};
+
+template <int HV> struct block_memory<HV, true> {
+    struct shared_rows<HV> rows;
+    struct sent_chunks<HV> sent;
 };
 
 /* Row r of a KV head of a sequence. */
@@ -288,10 +311,87 @@ CU_INLINE struct entry enter(const float *m)
     return e;
 }
 
-/* Four elements of a row, of HD / 4 neighbouring threads each: all blocks enter the chunk. */
+/* What a row has of a chunk: four elements of its sum, by HD / 4 neighbouring threads each. */
+struct chunk_row {
+    float4 sum;
+    float  m, z;
+    bool   good;
+};
+
+/* ---- Chunks of a cluster ----------------------------------------------------------------------------------------- */
+
+/* Which of a cluster's n thread blocks that have a chunk this one is. Piece i of the rows is folded by number i % n. */
+struct member {
+    int n, me;
+
+    __device__ __forceinline__ int n_pieces(int of, int number) const
+    {
+        return (of - number + n - 1) / n;
+    }
+};
+
+/* Says what the thread block expects: of each chunk its pieces, and all maxima and z. */
 template <int HD>
-CU_INLINE void join_row(const struct eight_rows &f, const struct shared_rows<HD> &s, const struct range &all,
-                        struct entry e, const struct i16_row &row, float cq, int c)
+CU_INLINE void expect_chunks(struct sent_chunks<HD> &s, struct member at)
+{
+    if (threadIdx.x != 0)
+        return;
+    open_box(&s.box);
+    expect_bytes(&s.box, at.n * (at.n_pieces(s.PIECES, at.me) * 32 + 2 * ROWS) * (int)sizeof(float));
+}
+
+/* What a thread has of the thread block's chunk goes to who folds it; m and z of its row to all. */
+template <int HD>
+CU_INLINE void send_chunk(struct sent_chunks<HD> &s, struct member at, const struct chunk_row &v)
+{
+    int r = threadIdx.x / (HD / 4), piece = threadIdx.x % (HD / 4), i = r * (HD / 32) + piece / 8, to = i % at.n;
+    float *four = (float *)&s.sums[(at.me * at.n_pieces(s.PIECES, to) + i / at.n) * 8 + piece % 8];
+    send(v.sum.x, four, &s.box, to);
+    send(v.sum.y, four + 1, &s.box, to);
+    send(v.sum.z, four + 2, &s.box, to);
+    send(v.sum.w, four + 3, &s.box, to);
+    if (piece < at.n) {
+        send(v.good ? v.m : 0.0f, &s.m[at.me][r], &s.box, piece);
+        send(v.good ? v.z : NAN, &s.z[at.me][r], &s.box, piece);
+    }
+}
+
+/* The chunks of the thread block's pieces, of which `begin` is the first, enter the whole as cu_i16_fold.cu has them
+ * enter. Eight lanes a piece. */
+template <int HD>
+CU_INLINE void fold_chunks(const struct eight_rows &f, struct sent_chunks<HD> &s, struct member at,
+                           const struct i16_row &mine, int begin)
+{
+    int lane = threadIdx.x % WARP, n = at.n_pieces(s.PIECES, at.me), i = min((int)threadIdx.x / 8, n - 1);
+    if ((int)threadIdx.x - lane >= n * 8)
+        return;
+    int piece = i * at.n + at.me, r = piece / (HD / 32);
+    struct i16_row row = row_from(mine, r);
+    float4 acc = make_float4(0, 0, 0, 0);
+    float m = -INFINITY, z = 0;
+    await_box(&s.box, 0);
+#pragma unroll 1
+    for (int c = row.first / CHUNK; row.there && c <= row.pos / CHUNK; c++) {
+        float4 v = s.sums[((c - begin) * n + i) * 8 + threadIdx.x % 8];
+        float fresh = s.m[c - begin][r], top = m > fresh ? m : fresh;
+        struct i16_join j = { pf_exp2_neg(m - top), pf_exp2_neg(fresh - top) };
+        m = top;
+        z = fmaf(z, j.old, s.z[c - begin][r] * j.fresh);
+        acc.x = fmaf(v.x, j.fresh, acc.x * j.old);
+        acc.y = fmaf(v.y, j.fresh, acc.y * j.old);
+        acc.z = fmaf(v.z, j.fresh, acc.z * j.old);
+        acc.w = fmaf(v.w, j.fresh, acc.w * j.old);
+    }
+    put_four(f.o, row, piece % (HD / 32) * 32 + threadIdx.x % 8 * 4, acc,
+             row.there ? i16_last_factor(f.o.a, row.head, m, z) : 0.0f, row.there && (int)threadIdx.x < n * 8);
+}
+
+/* ---- The kernel -------------------------------------------------------------------------------------------------- */
+
+/* All blocks enter the chunk. */
+template <int HD>
+CU_INLINE struct chunk_row join_row(const struct shared_rows<HD> &s, const struct range &all, struct entry e, float cq,
+                                    int c)
 {
     int lane = threadIdx.x % WARP, r = threadIdx.x / (HD / 4), piece = threadIdx.x % (HD / 4);
     float4 acc = make_float4(0, 0, 0, 0);
@@ -315,16 +415,23 @@ CU_INLINE void join_row(const struct eight_rows &f, const struct shared_rows<HD>
 #pragma unroll
     for (int h = 4; h > 0; h /= 2)
         z = z + __shfl_xor_sync(ALL_LANES, z, h);
-    bool good = cq == cq;
+    return { acc, e.m, z, cq == cq };
+}
+
+template <int HD>
+CU_INLINE void put_chunk(const struct eight_rows &f, const struct i16_row &row, int c, const struct chunk_row &v)
+{
+    int piece = threadIdx.x % (HD / 4);
     if (f.whole)
-        return put_whole(f.o, row, piece * 4, acc, good ? i16_last_factor(f.o.a, row.head, e.m, z) : NAN, row.there);
+        return put_whole(f.o, row, piece * 4, v.sum, v.good ? i16_last_factor(f.o.a, row.head, v.m, v.z) : NAN,
+                         row.there);
     if (!row.there)
         return;
     size_t at = part_of(f.o, row, c);
-    *(float4 *)(f.o.s.part + at * HD + piece * 4) = acc;
-    if (piece == 0 && (e.m > -INFINITY || !good)) {
-        maxima(f.o)[at] = good ? e.m : 0.0f;
-        zs(f.o)[at] = good ? z : NAN;
+    *(float4 *)(f.o.s.part + at * HD + piece * 4) = v.sum;
+    if (piece == 0 && (v.m > -INFINITY || !v.good)) {
+        maxima(f.o)[at] = v.good ? v.m : 0.0f;
+        zs(f.o)[at] = v.good ? v.z : NAN;
     }
 }
 
@@ -396,23 +503,35 @@ CU_INLINE void weigh(const struct held<HD> &h, const struct places<HD> &at, bool
         }
 }
 
-/* blockIdx: KV head; one of gridDim.y thread blocks that share the chunks; sequence. */
-template <int HD>
+/* blockIdx: one of gridDim.x thread blocks that share the chunks; KV head; sequence. ONE: each has one, or none, and
+ * they are a cluster if there is more than one. */
+template <int HD, bool ONE>
 static __global__ void __launch_bounds__(places<HD>::WARPS * WARP, 512 / (places<HD>::WARPS * WARP))
 eight(const __grid_constant__ struct eight_rows f)
 {
-    __shared__ struct shared_rows<HD> s;
+    using memory = struct block_memory<HD, ONE>;
+    CLUSTER_VARIABLE(memory, shared);
+    struct shared_rows<HD> &s = shared.rows;
     const struct i16_attention &o = f.o;
     const struct pf_kv_view &kv = f.parts.kv[blockIdx.z];
-    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, warp = uniform(threadIdx.x / WARP), hk = blockIdx.x,
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, warp = uniform(threadIdx.x / WARP), hk = blockIdx.y,
         joined = threadIdx.x / (HD / 4) % ROWS;
     struct i16_row mine = row_of(f, blockIdx.z, hk, lane % ROWS);
     struct range all = see(mine);
     struct i16_host host = i16_host_of(o);
     all.own = host.n ? 0 : all.own;
-    int end = all.last / CHUNK, c = i16_chunk(host, all.first / CHUNK - 1, blockIdx.y + 1);
+    int end = all.last / CHUNK, begin = all.first / CHUNK, c = i16_chunk(host, begin - 1, blockIdx.x + 1);
+    struct member cluster = { end - begin + 1, (int)blockIdx.x };
+    if constexpr (ONE) {
+        if (!f.whole && c <= end)
+            expect_chunks(shared.sent, cluster);
+        if (!f.whole)
+            arrive_cluster();
+    }
     if (c > end) {
         wait_turn();
+        if (ONE && !f.whole)
+            wait_cluster();
         return;
     }
     struct places<HD> at(warp);
@@ -443,6 +562,8 @@ eight(const __grid_constant__ struct eight_rows f)
                *cq_at = (const char *)(o.s.cq + q_row);
     have(q_at), have(cq_at), have(chunk.k), have(chunk.v);
     wait_turn();
+    if (ONE && !f.whole)
+        wait_cluster();
 #pragma unroll
     for (int i = 0; i < SLICE / 32; i++)
         a.q[i] = fetch16(q_at + 64 * i);
@@ -453,7 +574,7 @@ eight(const __grid_constant__ struct eight_rows f)
 
 #pragma unroll 1
     for (int next; c <= end; c = next) {
-        next = i16_chunk(host, c, gridDim.y);
+        next = ONE ? INT32_MAX : i16_chunk(host, c, gridDim.x);
         if (next <= end)
             chunk = chunk_at(kv, next, hk);
         bool seen = keys_seen(c);
@@ -477,9 +598,19 @@ eight(const __grid_constant__ struct eight_rows f)
             h.load_values(at, chunk);
         struct entry by = enter<places<HD>::WARPS / N_BLOCKS>(s.m[joined]);
         __syncthreads();
-        if (threadIdx.x < ROWS * HD / 4)
-            join_row(f, s, all, by, row, cq, c);
+        if (threadIdx.x >= ROWS * HD / 4)
+            continue;
+        struct chunk_row of_chunk = join_row(s, all, by, cq, c);
+        if constexpr (ONE)
+            if (!f.whole) {
+                send_chunk(shared.sent, cluster, of_chunk);
+                continue;
+            }
+        put_chunk<HD>(f, row, c, of_chunk);
     }
+    if constexpr (ONE)
+        if (!f.whole)
+            fold_chunks(f, shared.sent, cluster, mine, begin);
 }
 
 /* Thread blocks of heads of HD elements that a GPU runs at once. */
@@ -488,11 +619,21 @@ template <int HD> static int room(int n_units)
     return 512 / (places<HD>::WARPS * WARP) * n_units;
 }
 
+/* Single chunks of heads of 128 elements take 1% longer by the kernel that has no loop over them, of 64 2% less. */
 template <int HD>
-static cudaError_t start(cudaStream_t st, const struct eight_rows &f, int n_units)
+static cudaError_t start(cudaStream_t st, const struct eight_rows &f, int n_units, bool *folds)
 {
-    int x = f.o.kv.n_kv_head, y = min(f.o.n_chunks, max(1, room<HD>(n_units) / (x * f.parts.n)));
-    return launch_early(eight<HD>, dim3(x, y, f.parts.n), places<HD>::WARPS * WARP, 0, st, f);
+    int heads = f.o.kv.n_kv_head, n = min(f.o.n_chunks, max(1, room<HD>(n_units) / (heads * f.parts.n)));
+    bool of_90, one = !f.o.s.by_host && n == f.o.n_chunks && n <= TOGETHER;
+    dim3 grid(n, heads, f.parts.n);
+    int threads = places<HD>::WARPS * WARP;
+    cudaError_t e = is_of_90(eight<HD, true>, &of_90);
+    one = one && (f.whole ? HD == 64 : of_90);
+    *folds = one || f.whole;
+    if (e != cudaSuccess)
+        return e;
+    return one ? launch_in_clusters(n, eight<HD, true>, grid, threads, 0, st, f)
+               : launch_early(eight<HD, false>, grid, threads, 0, st, f);
 }
 
 /* Where chunks fill the GPU, copies to shared memory (cu_i16_few.cu) bring more bytes at a time, and its thread blocks
@@ -509,8 +650,8 @@ extern "C" bool pf_cu_i16_takes_eight(const struct i16_attention *o, const struc
 }
 
 extern "C" cudaError_t pf_cu_i16_eight(cudaStream_t st, const struct i16_attention *o, const struct cu_parts *parts,
-                                       int n_units)
+                                       int n_units, bool *folds)
 {
     struct eight_rows f = { *o, *parts, is_whole(*o) };
-    return o->kv.hd_k == 64 ? start<64>(st, f, n_units) : start<128>(st, f, n_units);
+    return o->kv.hd_k == 64 ? start<64>(st, f, n_units, folds) : start<128>(st, f, n_units, folds);
 }

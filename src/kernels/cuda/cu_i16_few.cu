@@ -399,16 +399,18 @@ static cudaError_t start(cudaStream_t st, struct few_rows f, int n_units, size_t
     return e == cudaSuccess ? launch_early(few<TILES, EIGHTS>, grid, THREADS, bytes, st, f) : e;
 }
 
+/* folds: the result is put out, too. */
 static cudaError_t start_partials(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
-                                  int n_units, size_t shared_bytes)
+                                  int n_units, size_t shared_bytes, bool *folds)
 {
     struct few_rows f = { o, parts, 0, 0, 0, is_whole(o) };
+    *folds = f.whole;
     int most = 0;
     for (int i = 0; i < parts.n; i++)
         most = max(most, parts.first[i + 1] - parts.first[i]);
     int n_rows = most * (o.a.n_head / o.kv.n_kv_head);
     if (pf_cu_i16_takes_eight(&o, &parts, n_rows, n_units))
-        return pf_cu_i16_eight(st, &o, &parts, n_units);
+        return pf_cu_i16_eight(st, &o, &parts, n_units, folds);
     f.kept = min(32, ceil_div(n_rows, 8) * 8);
     while (f.kept > 8 && bytes_for(2, f.kept, o.kv.hd_k) > shared_bytes)
         f.kept -= 8;
@@ -422,8 +424,9 @@ static cudaError_t start_partials(cudaStream_t st, const struct i16_attention &o
 static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
                                int n_units, size_t shared_bytes)
 {
-    cudaError_t e = start_partials(st, o, parts, n_units, shared_bytes);
-    return e == cudaSuccess && !is_whole(o) && !o.s.by_host ? pf_cu_i16_fold(st, &o) : e;
+    bool folds;
+    cudaError_t e = start_partials(st, o, parts, n_units, shared_bytes, &folds);
+    return e == cudaSuccess && !folds && !o.s.by_host ? pf_cu_i16_fold(st, &o) : e;
 }
 
 static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, int n_units, size_t shared_bytes)

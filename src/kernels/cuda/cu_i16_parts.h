@@ -70,14 +70,12 @@ CU_INLINE void put_out(const struct i16_attention &o, const struct i16_row &r, i
         quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, r.token, (r.head * o.kv.hd_v + d) / 32, o.fault);
 }
 
-/* Elements d .. d + 3 of a row's result, from its sum in the only chunk; as cu_i16_fold.cu has it of one. Eight
- * neighbouring lanes have a block of 32. */
-CU_INLINE void put_whole(const struct i16_attention &o, const struct i16_row &row, int d, float4 sum, float factor,
-                         bool there)
+/* Elements d .. d + 3 of a row's result, from its sum in all chunks. Eight neighbouring lanes have a block of 32. */
+CU_INLINE void put_four(const struct i16_attention &o, const struct i16_row &row, int d, float4 sum, float factor,
+                        bool there)
 {
     size_t at = ((size_t)row.token * o.a.n_head + row.head) * o.kv.hd_v + d;
-    float4 y = make_float4((sum.x + 0.0f) * factor, (sum.y + 0.0f) * factor, (sum.z + 0.0f) * factor,
-                           (sum.w + 0.0f) * factor);
+    float4 y = make_float4(sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor);
     struct codes c = codes_of(y);
     if (!there)
         return;
@@ -86,6 +84,13 @@ CU_INLINE void put_whole(const struct i16_attention &o, const struct i16_row &ro
         put_codes(c, at / 4, o.x);
     if (o.x.q && !c.finite)
         *o.fault = CU_ACTIVATION_NOT_FINITE;
+}
+
+/* put_four of the sum in the only chunk, which enters as cu_i16_fold.cu has it enter. */
+CU_INLINE void put_whole(const struct i16_attention &o, const struct i16_row &row, int d, float4 sum, float factor,
+                         bool there)
+{
+    put_four(o, row, d, make_float4(sum.x + 0.0f, sum.y + 0.0f, sum.z + 0.0f, sum.w + 0.0f), factor, there);
 }
 
 /* Whether the kernels of the partials put out the result itself. */
@@ -103,8 +108,9 @@ extern "C" cudaError_t pf_cu_i16_queries_of(cudaStream_t st, const struct pf_att
  * sequences, on a GPU of so many multiprocessors. */
 extern "C" bool pf_cu_i16_takes_eight(const struct i16_attention *o, const struct cu_parts *parts, int n_rows,
                                       int n_units);
+/* folds: it puts out the result itself. */
 extern "C" cudaError_t pf_cu_i16_eight(cudaStream_t st, const struct i16_attention *o, const struct cu_parts *parts,
-                                       int n_units);
+                                       int n_units, bool *folds);
 
 /* Folds the chunks of few rows, cu_i16_fold.cu. */
 extern "C" cudaError_t pf_cu_i16_fold(cudaStream_t st, const struct i16_attention *o);
