@@ -1126,6 +1126,15 @@ static void attentions_i16(void)
         attention(&cases[i], PF_KV_I16, 8, 771);
         attention(&cases[i], PF_KV_I16, brief ? 21 : 40, 1030);
     }
+    static const struct attention_case near = { 64, 64, 16, 2, 0, false, true, false, 0 },
+                                       near_pair = { 128, 128, 8, 2, 0, false, false, true, 0 },
+                                       near_end = { 64, 64, 16, 2, 128, false, true, false, 0 };
+    for (int last = 1300; last <= 2200; last += 300) {       /* six to nine chunks */
+        attention(&near, PF_KV_I16, 1, last);
+        attention(&near_pair, PF_KV_I16, 1, last);
+        attention(&near_pair, PF_KV_I16, 2, last);
+    }
+    attention(&near_end, PF_KV_I16, 1, N_CTX - 1);
     static const struct attention_case far = { 64, 64, 4, 2, 0, false, true, false, 0 },
                                        far_pair = { 128, 128, 16, 2, 0, false, true, false, 0 },
                                        far_ring = { 128, 128, 7, 1, 1500, false, false, false, 7 },

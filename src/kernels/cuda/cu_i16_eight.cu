@@ -619,12 +619,19 @@ template <int HD> static int room(int n_units)
     return 512 / (places<HD>::WARPS * WARP) * n_units;
 }
 
+/* How many chunks a KV head's rows may see, which are neighbouring positions. */
+static int seen_chunks(const struct i16_attention &o)
+{
+    return o.a.window ? min(o.n_chunks, (o.a.window + ROWS) / CHUNK + 2) : o.n_chunks;
+}
+
 /* Single chunks of heads of 128 elements take 1% longer by the kernel that has no loop over them, of 64 2% less. */
 template <int HD>
 static cudaError_t start(cudaStream_t st, const struct eight_rows &f, int n_units, bool *folds)
 {
-    int heads = f.o.kv.n_kv_head, n = min(f.o.n_chunks, max(1, room<HD>(n_units) / (heads * f.parts.n)));
-    bool of_90, one = !f.o.s.by_host && n == f.o.n_chunks && n <= TOGETHER;
+    int heads = f.o.kv.n_kv_head, seen = seen_chunks(f.o);
+    int n = min(seen, max(1, room<HD>(n_units) / (heads * f.parts.n)));
+    bool of_90, one = !f.o.s.by_host && n == seen && n <= TOGETHER;
     dim3 grid(n, heads, f.parts.n);
     int threads = places<HD>::WARPS * WARP;
     cudaError_t e = is_of_90(eight<HD, true>, &of_90);
@@ -641,12 +648,10 @@ static cudaError_t start(cudaStream_t st, const struct eight_rows &f, int n_unit
 extern "C" bool pf_cu_i16_takes_eight(const struct i16_attention *o, const struct cu_parts *parts, int n_rows,
                                       int n_units)
 {
-    int hd = o->kv.hd_k, window = o->a.window, seen = o->n_chunks;
+    int hd = o->kv.hd_k, n_blocks = parts->n * o->kv.n_kv_head * seen_chunks(*o);
     if (n_rows > ROWS || hd != o->kv.hd_v || (hd != 64 && hd != 128))
         return false;
-    if (window)
-        seen = min(seen, window / CHUNK + 2);
-    return parts->n * o->kv.n_kv_head * seen <= (hd == 64 ? room<64>(n_units) : room<128>(n_units)) / 2;
+    return n_blocks <= (hd == 64 ? room<64>(n_units) : room<128>(n_units)) / 2;
 }
 
 extern "C" cudaError_t pf_cu_i16_eight(cudaStream_t st, const struct i16_attention *o, const struct cu_parts *parts,
