@@ -140,6 +140,14 @@ static cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void (*
     return cudaSuccess;
 }
 
+/* A cluster's blocks are alone on their multiprocessors. */
+template <class... P>
+static cudaError_t cudaOccupancyMaxActiveClusters(int *n, void (*)(P...), const cudaLaunchConfig_t *c)
+{
+    *n = emu_card()->n_units / (int)c->attrs[0].val.clusterDim.x;
+    return cudaSuccess;
+}
+
 template <class F> static void emu_call(const void *f) { (*(const F *)f)(); }
 template <class F> static void emu_drop(void *f) { delete (F *)f; }
 

@@ -236,6 +236,28 @@ static cudaError_t launch_in_clusters(int n_blocks, void (*kernel)(P...), dim3 g
     return cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 
+/* Whether the card takes a cluster of so many blocks of a kernel: small ones may lack multiprocessors side by side. */
+template <class... P>
+static cudaError_t takes_cluster(int n_blocks, void (*kernel)(P...), int threads, bool *out)
+{
+    cudaLaunchAttribute cluster = {};
+    cudaLaunchConfig_t config = {};
+    int n = 0;
+    cudaError_t e = is_of_90(kernel, out);
+    if (e != cudaSuccess || !*out)
+        return e;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = n_blocks;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.gridDim = dim3(n_blocks);
+    config.blockDim = dim3(threads);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    e = cudaOccupancyMaxActiveClusters(&n, kernel, &config);
+    *out = e == cudaSuccess && n > 0;
+    return e;
+}
+
 template <class... P, class... A>
 static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
 {

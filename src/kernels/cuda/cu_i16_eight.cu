@@ -631,11 +631,14 @@ static cudaError_t start(cudaStream_t st, const struct eight_rows &f, int n_unit
 {
     int heads = f.o.kv.n_kv_head, seen = seen_chunks(f.o);
     int n = min(seen, max(1, room<HD>(n_units) / (heads * f.parts.n)));
-    bool of_90, one = !f.o.s.by_host && n == seen && n <= TOGETHER;
+    bool one = !f.o.s.by_host && n == seen && n <= TOGETHER;
     dim3 grid(n, heads, f.parts.n);
     int threads = places<HD>::WARPS * WARP;
-    cudaError_t e = is_of_90(eight<HD, true>, &of_90);
-    one = one && (f.whole ? HD == 64 : of_90);
+    cudaError_t e = cudaSuccess;
+    if (f.whole)
+        one = one && HD == 64;
+    else if (one)
+        e = takes_cluster(n, eight<HD, true>, threads, &one);
     *folds = one || f.whole;
     if (e != cudaSuccess)
         return e;
