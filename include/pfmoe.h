@@ -669,8 +669,8 @@ struct pf_sampler {
 };
 void pf_sampler_init(struct pf_sampler *sp, uint64_t seed);
 
-/* Picks the next token from the session's logits. Equal logits: the lower id. PF_ENUMERIC when they hold a NaN. Does
- * not append the token. */
+/* Picks the next token from the session's logits. Equal logits: the lower id. PF_ENUMERIC when they hold a NaN, or are
+ * all -inf, as a bias may leave them. Does not append the token. */
 pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok);
 
 /* ---- Constrained output ------------------------------------------------------------------------------------------ */

@@ -182,6 +182,33 @@ static void check_nan(int n, int top_k)
     CHECK(memcmp(&sp, &before, sizeof sp) == 0);
 }
 
+/* Settings and biases that leave no finite logits: an infinite one is picked, what is no number told of. */
+static void check_infinite(int n, int top_k, float add, pf_status expected)
+{
+    struct pf_logit_bias bias = { n / 2, add };
+    struct pf_sampler sp;
+    int32_t tok = -5;
+    set_logits(n, 2);
+    session.has_tops = unit() < 0.5;
+    pf_sampler_init(&sp, 1);
+    sp.top_k = top_k;
+    sp.bias = &bias;
+    sp.n_bias = 1;
+    pf_status st = pf_sample(&sp, &session, &tok);
+    CHECK(st == expected, "%d logits, top_k %d, a bias of %g: %d", n, top_k, add, (int)st);
+    CHECK(st < 0 ? tok == -5 : add < 0 ? tok != n / 2 : tok == n / 2, "a bias of %g: token %d", add, tok);
+    sp.bias = NULL;
+    sp.n_bias = -1;
+    CHECK(pf_sample(&sp, &session, &tok) == PF_EINVAL);
+    sp.n_bias = 0;
+    sp.temp = INFINITY;
+    CHECK(pf_sample(&sp, &session, &tok) == PF_EINVAL);
+    sp.temp = 1;
+    for (int i = 0; i < n; i++)
+        session.logits[i] = session.tops[i / PF_TOPS_OF] = -INFINITY;
+    CHECK(pf_sample(&sp, &session, &tok) == PF_ENUMERIC);
+}
+
 /* ---- Time -------------------------------------------------------------------------------------------------------- */
 
 static double now_us(void)
@@ -255,6 +282,12 @@ int main(int argc, char **argv)
     for (int i = 0; i < 20; i++) {
         check_nan(1000, 40);
         check_nan(1000, 0);
+    }
+    for (int k = 0; k < 3; k++) {
+        static const int few_and_all[] = { 0, 40, 1 };
+        check_infinite(1000, few_and_all[k], INFINITY, PF_OK);
+        check_infinite(1000, few_and_all[k], -INFINITY, PF_OK);
+        check_infinite(1000, few_and_all[k], NAN, PF_ENUMERIC);
     }
     model.cpu->ops->close(model.cpu);
     free(session.logits);

@@ -125,6 +125,17 @@ static void offer_changed(const struct pf_session *s, int32_t id, int most, stru
     s->seen[id] = 0;
 }
 
+/* NaN may come of a bias, or of penalties that are no finite numbers. */
+static pf_status check_changed(const struct pf_sampler *sp, const struct pf_session *s, struct window w)
+{
+    for (int64_t i = 0; i < w.n + sp->n_bias; i++) {
+        int32_t id = i < w.n ? w.tok[i] : sp->bias[i - w.n].tok;
+        if ((i < w.n || is_biased(s, sp->bias[i - w.n])) && isnan(s->changed[id]))
+            PF_FAIL(PF_ENUMERIC, "the logit of token %d is not a number", id);
+    }
+    return PF_OK;
+}
+
 /* The `most` best, the worst first, of logits of which n_changed at most are changed: the best of the others, which are
  * among the most + n_changed <= PF_BEST_FEW best of all, and those. */
 static pf_status best_of_changed(const struct pf_sampler *sp, const struct pf_session *s, const struct pf_scores *of,
@@ -139,6 +150,7 @@ static pf_status best_of_changed(const struct pf_sampler *sp, const struct pf_se
         if (is_biased(s, sp->bias[i]))
             s->changed[sp->bias[i].tok] = of->logits[sp->bias[i].tok];
     change(sp, s, w, s->changed);
+    PF_TRY(check_changed(sp, s, w));
     for (int64_t i = 0; i < w.n; i++)
         s->seen[w.tok[i]] = 1;
     for (int i = 0; i < sp->n_bias; i++)
@@ -192,11 +204,11 @@ static int32_t draw_few(struct pf_sampler *sp, const struct pf_candidate *c, int
 
 static pf_status check_settings(const struct pf_sampler *sp)
 {
-    if (!(sp->temp >= 0) || !(sp->top_p > 0) || !(sp->min_p >= 0 && sp->min_p <= 1) || !(sp->repeat_penalty > 0) ||
-        sp->top_k < 0)
+    if (!(sp->temp >= 0 && sp->temp < INFINITY) || !(sp->top_p > 0) || !(sp->min_p >= 0 && sp->min_p <= 1) ||
+        !(sp->repeat_penalty > 0) || sp->top_k < 0 || sp->n_bias < 0)
         PF_FAIL(PF_EINVAL,
-                "a sampling setting is out of range: temp %g, top_k %d, top_p %g, min_p %g, repeat_penalty %g",
-                sp->temp, sp->top_k, sp->top_p, sp->min_p, sp->repeat_penalty);
+                "a sampling setting is out of range: temp %g, top_k %d, top_p %g, min_p %g, repeat_penalty %g, "
+                "n_bias %d", sp->temp, sp->top_k, sp->top_p, sp->min_p, sp->repeat_penalty, sp->n_bias);
     return PF_OK;
 }
 
@@ -206,7 +218,7 @@ static int most_of(const struct pf_sampler *sp, int n)
     return sp->temp <= 0 ? 1 : sp->top_k > 0 && sp->top_k < n ? sp->top_k : n;
 }
 
-/* Picks among the first `most` of all. */
+/* Picks among the first `most` of all. Beside an infinite logit no other has any weight. */
 static pf_status pick_from(struct pf_sampler *sp, const struct pf_session *s, const struct pf_scores *of, int most,
                            int n_changed, int32_t *tok)
 {
@@ -226,7 +238,7 @@ static pf_status pick_from(struct pf_sampler *sp, const struct pf_session *s, co
     const struct pf_candidate *c = few + masked;
     const struct pf_draw how = { sp->temp, sp->top_p, sp->min_p, most, few[kept - 1].logit };
     const struct pf_draw_room room = { s->weights, s->candidates };
-    if (sp->temp <= 0)
+    if (sp->temp <= 0 || few[kept - 1].logit == INFINITY)
         *tok = few[kept - 1].id;
     else if (is_few)
         *tok = draw_few(sp, c, kept - masked);
@@ -263,7 +275,12 @@ static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const u
 
 pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok)
 {
-    return pick(sp, s, NULL, tok);
+    int32_t picked;
+    PF_TRY(pick(sp, s, NULL, &picked));
+    if (picked < 0)
+        PF_FAIL(PF_ENUMERIC, "every token's logit is -inf");
+    *tok = picked;
+    return PF_OK;
 }
 
 pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matcher *mt, int32_t *tok)
@@ -271,9 +288,9 @@ pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matc
     struct pf_sampler next = *sp;            /* a call that fails leaves the random numbers where they were */
     const uint64_t *mask;
     int32_t picked;
-    bool fits;
+    bool fits = false;
     PF_TRY(pick(&next, s, NULL, &picked));
-    PF_TRY(pf_matcher_fits(mt, picked, &fits));
+    PF_TRY(picked < 0 ? PF_OK : pf_matcher_fits(mt, picked, &fits));
     if (!fits) {
         PF_TRY(pf_matcher_mask(mt, &mask));
         PF_TRY(pick(&next, s, mask, &picked));
