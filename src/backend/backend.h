@@ -540,7 +540,7 @@ struct pf_repeat {
     struct pf_repeat_part {               /* the rows of one sequence, as neighbours in the step */
         const void *sequence, *state;     /* which keys and values; which recurrent state */
         int64_t     n_positions;
-        int         rows;
+        int         rows, n_logits;       /* n_logits: of these rows, the last ones */
         bool        chooses;              /* attention sees chosen positions */
         bool        by_host;              /* attention has `by_host` in layers with far keys and values */
     } part[PF_REPEAT_PARTS];

@@ -1860,6 +1860,30 @@ static void replayed_steps(void)
     free(got);
 }
 
+/* A step is no repetition of one in which other rows have logits, however many have. */
+static void replayed_logits(void)
+{
+    pf_backend *b = units[1];
+    struct pair x = random_pair(2 * 32, 1);
+    struct pf_repeat step = { .rows = 3, .n_parts = 2, .n_logits = 1,
+                              .part = { { .sequence = x.at[1], .n_positions = 9, .rows = 2, .n_logits = 1 },
+                                        { .sequence = x.at[1] + 32, .n_positions = 8, .rows = 1 } } };
+    for (int i = 0; i < 4; i++) {
+        bool replayed, again;
+        if (i == 3) {
+            step.part[0].n_logits = 0;
+            step.part[1].n_logits = 1;
+        }
+        must(b->ops->begin(b, &step, &replayed));
+        CHECK(replayed == (i == 2), "step %d was replayed: %d", i, replayed);
+        if (!replayed)
+            must(b->ops->add(b, x.at[1], 1, x.at[1], 32));
+        must(b->ops->end(b, &again));
+        must(b->ops->finish(b));
+    }
+    pair_free(&x);
+}
+
 /* The scratch grows where there is no room for the old one beside the new; where it cannot, the old one stays. */
 static void growing_scratch(void)
 {
@@ -1983,6 +2007,8 @@ int main(int argc, char **argv)
         }
         between();
     }
+    if (wanted("replayed logits"))
+        replayed_logits();
     if (wanted("replayed"))
         replayed_steps();
     if (wanted("scratch"))

@@ -38,7 +38,7 @@ static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
     for (int i = 0; same && i < a->n_parts; i++) {
         const struct pf_repeat_part *p = &a->part[i], *q = &b->part[i];
         same = p->sequence == q->sequence && p->state == q->state && p->n_positions == q->n_positions &&
-               p->rows == q->rows && p->chooses == q->chooses && p->by_host == q->by_host;
+               p->rows == q->rows && p->n_logits == q->n_logits && p->chooses == q->chooses && p->by_host == q->by_host;
     }
     return same;
 }

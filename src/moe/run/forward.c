@@ -284,8 +284,10 @@ static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
     for (int i = 0; !r.once && i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
         r.once = pf_state_cut(p->s, p->rows) > 0;
-        r.part[i] = (struct pf_repeat_part){ p->s, p->from > 0 ? p->s->units[unit].state : NULL,
-                                             pf_part_end(p), p->rows, pf_index_is_used(p), pf_far_is_shared(t, p) };
+        r.part[i] = (struct pf_repeat_part){
+            .sequence = p->s, .state = p->from > 0 ? p->s->units[unit].state : NULL, .n_positions = pf_part_end(p),
+            .rows = p->rows, .n_logits = n_logits ? p->n_logits : 0, .chooses = pf_index_is_used(p),
+            .by_host = pf_far_is_shared(t, p) };
     }
     return r;
 }
