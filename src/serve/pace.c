@@ -84,8 +84,11 @@ static bool judge(struct pace *p, double rate)
     return changes;
 }
 
-static void took_trial(struct pace *p, double rate, double seconds)
+/* One of many rows says how fast a prompt alone would be at this depth. */
+static void took_trial(struct pace *p, double rows, double rate, double seconds)
 {
+    if (!p->is_long && p->lone_s > 0)
+        pace_took_lone(p, (size_t)rows, seconds);
     p->trial_rate = rate;
     p->few_s = p->is_long ? seconds : p->few_s;
 }
@@ -112,7 +115,7 @@ void pace_took(struct pace *p, size_t rows, size_t prompt_rows, double seconds)
     if (is_small)
         p->rows = usual_rows(p) / 2;
     else if (is_trial(p))
-        took_trial(p, rate, took);
+        took_trial(p, (double)rows, rate, took);
     else
         took_usual(p, few, rate, took);
 }

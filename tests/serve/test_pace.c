@@ -265,6 +265,24 @@ static void check_ends(void)
     CHECK(pace_row_s(&p) > 0 && pace_row_s(&p) < 1e-4, "a row takes %g", pace_row_s(&p));
 }
 
+/* Behind a very long context rows take so much longer than they did alone that this says nothing. */
+static void check_deep(const struct machine *m)
+{
+    struct pace p = pace_of(m);
+    double depth = 0, longest = 0;
+    int n_long = 0;
+    slice_alone(m, &p, 0);
+    while (depth < 256000) {
+        size_t rows = pace_rows(&p);
+        double took = step(m, rows + 1, depth);
+        pace_took(&p, rows + 1, rows, took);
+        depth += (double)rows;
+        longest = took > longest ? took : longest;
+        n_long += took > 0.2;
+    }
+    CHECK(longest <= 0.5 && n_long <= 12, "%s: %d long rounds, one of %.2f s", m->what, n_long, longest);
+}
+
 int main(void)
 {
     for (int i = 0; i < N_MACHINES; i++) {
@@ -275,6 +293,8 @@ int main(void)
                 check_few(&machines[i]);
                 check_beside(&machines[i], &limits[k]);
             }
+        if (machines[i].step_s < 0.01 && !machines[i].is_disturbed)
+            check_deep(&machines[i]);
     }
     check_ends();
     return check_status();
