@@ -72,11 +72,6 @@ static struct window window_of(const struct pf_sampler *sp, const struct pf_sess
     return penalises(sp) ? (struct window){ s->tokens + begin, s->pos - begin } : (struct window){ NULL, 0 };
 }
 
-static bool is_biased(const struct pf_session *s, struct pf_logit_bias bias)
-{
-    return bias.tok >= 0 && bias.tok < s->m->n_vocab;
-}
-
 /* Changes logits x of tokens in the window and of biased ones; no others are looked at. seen[] is all zero before and
  * after. */
 static void change(const struct pf_sampler *sp, const struct pf_session *s, struct window w, float *x)
@@ -92,7 +87,7 @@ static void change(const struct pf_sampler *sp, const struct pf_session *s, stru
         s->seen[id] = 0;
     }
     for (int i = 0; i < sp->n_bias; i++)
-        if (is_biased(s, sp->bias[i]))
+        if (sp->bias[i].tok >= 0 && sp->bias[i].tok < s->m->n_vocab)
             x[sp->bias[i].tok] += sp->bias[i].add;
 }
 
@@ -117,22 +112,27 @@ static struct pf_scores change_all(const struct pf_sampler *sp, const struct pf_
 
 /* ---- The best few ------------------------------------------------------------------------------------------------ */
 
-/* Puts the token's changed logit among the best, once. */
-static void offer_changed(const struct pf_session *s, int32_t id, int most, struct pf_candidate *c, int *kept)
+/* The i-th of the tokens in the window and with a bias, some of which come more than once; -1: the vocabulary does not
+ * have it. */
+static int32_t changed_token(const struct pf_sampler *sp, const struct pf_session *s, struct window w, int64_t i)
 {
-    if (s->seen[id])
-        pf_best_offer(c, kept, most, (struct pf_candidate){ s->changed[id], id });
-    s->seen[id] = 0;
+    int32_t id = i < w.n ? w.tok[i] : sp->bias[i - w.n].tok;
+    return id >= 0 && id < s->m->n_vocab ? id : -1;
 }
 
-/* NaN may come of a bias, or of penalties that are no finite numbers. */
-static pf_status check_changed(const struct pf_sampler *sp, const struct pf_session *s, struct window w)
+/* Changes the logits of these tokens alone: in s->changed. NaN may come of a bias, or of penalties that are no finite
+ * numbers. */
+static pf_status change_few(const struct pf_sampler *sp, const struct pf_session *s, const float *logits,
+                            struct window w, int64_t n)
 {
-    for (int64_t i = 0; i < w.n + sp->n_bias; i++) {
-        int32_t id = i < w.n ? w.tok[i] : sp->bias[i - w.n].tok;
-        if ((i < w.n || is_biased(s, sp->bias[i - w.n])) && isnan(s->changed[id]))
+    int32_t id;
+    for (int64_t i = 0; i < n; i++)
+        if ((id = changed_token(sp, s, w, i)) >= 0)
+            s->changed[id] = logits[id];
+    change(sp, s, w, s->changed);
+    for (int64_t i = 0; i < n; i++)
+        if ((id = changed_token(sp, s, w, i)) >= 0 && isnan(s->changed[id]))
             PF_FAIL(PF_ENUMERIC, "the logit of token %d is not a number", id);
-    }
     return PF_OK;
 }
 
@@ -142,32 +142,26 @@ static pf_status best_of_changed(const struct pf_sampler *sp, const struct pf_se
                                  int most, int n_changed, struct pf_candidate *c, int *kept)
 {
     struct window w = window_of(sp, s);
-    int n;
+    int n, over;
+    int32_t id;
     PF_TRY(pf_best(of, most + n_changed, c, &n));
-    for (int64_t i = 0; i < w.n; i++)
-        s->changed[w.tok[i]] = of->logits[w.tok[i]];
-    for (int i = 0; i < sp->n_bias; i++)
-        if (is_biased(s, sp->bias[i]))
-            s->changed[sp->bias[i].tok] = of->logits[sp->bias[i].tok];
-    change(sp, s, w, s->changed);
-    PF_TRY(check_changed(sp, s, w));
-    for (int64_t i = 0; i < w.n; i++)
-        s->seen[w.tok[i]] = 1;
-    for (int i = 0; i < sp->n_bias; i++)
-        if (is_biased(s, sp->bias[i]))
-            s->seen[sp->bias[i].tok] = 1;
+    PF_TRY(change_few(sp, s, of->logits, w, n_changed));
+    for (int i = 0; i < n_changed; i++)
+        if ((id = changed_token(sp, s, w, i)) >= 0)
+            s->seen[id] = 1;
     *kept = 0;
     for (int i = 0; i < n; i++)
         if (!s->seen[c[i].id])
             c[(*kept)++] = c[i];
-    int over = *kept > most ? *kept - most : 0;
-    memmove(c, c + over, (size_t)(*kept - over) * sizeof *c);
+    over = *kept > most ? *kept - most : 0;
     *kept -= over;
-    for (int64_t i = 0; i < w.n; i++)
-        offer_changed(s, w.tok[i], most, c, kept);
-    for (int i = 0; i < sp->n_bias; i++)
-        if (is_biased(s, sp->bias[i]))
-            offer_changed(s, sp->bias[i].tok, most, c, kept);
+    memmove(c, c + over, (size_t)*kept * sizeof *c);
+    for (int i = 0; i < n_changed; i++) {
+        if ((id = changed_token(sp, s, w, i)) < 0 || !s->seen[id])
+            continue;
+        pf_best_offer(c, kept, most, (struct pf_candidate){ s->changed[id], id });
+        s->seen[id] = 0;
+    }
     return PF_OK;
 }
 
