@@ -22,6 +22,7 @@ double pace_row_s(const struct pace *p)
     return p->lone_s > 0 ? p->lone_s / (double)p->n_lone : p->rate > 0 ? 1 / p->rate : 0;
 }
 
+/* Whether pauses have a bound that was given. */
 static bool is_bound(const struct pace *p)
 {
     return p->most_pause_s <= p->pause_s;
@@ -38,7 +39,7 @@ static bool is_trial(const struct pace *p)
     return p->usual_rows > 0 && p->until_trial == 0 && p->trial_rate <= 0 && !is_bound(p);
 }
 
-/* Whether prompts are so much slower than alone that depth does not explain it. */
+/* Whether prompts are so much slower than alone that the depth of a context hardly explains it. */
 static bool is_far_slower(const struct pace *p)
 {
     return !p->is_long && p->lone_s > 0 && FAR_SLOWER * p->rate * pace_row_s(p) < 1;
@@ -84,7 +85,7 @@ static bool judge(struct pace *p, double rate)
     return changes;
 }
 
-/* One of many rows says how fast a prompt alone would be at this depth. */
+/* A trial of many rows says how fast a prompt alone would be at the depth that it is at. */
 static void took_trial(struct pace *p, double rows, double rate, double seconds)
 {
     if (!p->is_long && p->lone_s > 0)

@@ -239,6 +239,7 @@ static bool has_tops(const struct pf_step *t)
     return fills_sessions(t) && t->parts->s->tops && !pf_crew_follows(t->m);
 }
 
+/* Of sessions whose logits the step made; also where it was replayed. */
 static void note_tops(const struct pf_step *t)
 {
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)

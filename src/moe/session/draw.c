@@ -11,7 +11,8 @@
 
 #include "base/pf_math.h"
 
-enum { ONE = 0x3f800000, SHIFT = 20, N_BINS = ONE >> SHIFT, COPIES = 4, BLOCK = 32 };   /* bin N_BINS: of 0 */
+enum { ONE = 0x3f800000, SHIFT = 20, N_BINS = ONE >> SHIFT, COPIES = 4, BLOCK = 32 };
+/* What weighs 0 goes into bin N_BINS, which nobody looks at. */
 
 struct bins {
     double sum[COPIES][N_BINS + 1];
@@ -114,7 +115,7 @@ struct limit {
     double sum;
 };
 
-/* The top_k best. The last bin that has any, if they are all. */
+/* The limit of the top_k best; it ends with the last bin that has tokens if top_k is all of them. */
 static struct limit best_k(const struct bins *b, int top_k, struct members *m, const float *logits, const float *w,
                            int n)
 {
@@ -138,7 +139,7 @@ static struct limit best_k(const struct bins *b, int top_k, struct members *m, c
     return l;
 }
 
-/* Of what is within l, the share and the least weight that o asks for. The first of all is always kept. */
+/* The limit within l that the share and the least weight set which o asks for. The best token is always kept. */
 static struct limit kept_of(const struct pf_draw *o, const struct bins *b, struct limit l, struct members *m,
                             const float *logits, const float *w, int n)
 {
@@ -161,7 +162,7 @@ static struct limit kept_of(const struct pf_draw *o, const struct bins *b, struc
 }
 
 int32_t pf_draw_one(const struct pf_draw *o, const pf_backend *cpu, const float *logits, int n, double unit,
-                     const struct pf_draw_room *room)
+                    const struct pf_draw_room *room)
 {
     struct bins b;
     struct members m = { .c = room->c, .bin = -1 };
@@ -175,7 +176,7 @@ int32_t pf_draw_one(const struct pf_draw *o, const pf_backend *cpu, const float 
         target -= b.sum[0][at];
         last = b.n[0][at] > 0 ? at : last;
     }
-    if (at == k.bin && k.n == 0)             /* rounding leaves a crumb: it is the last one's that is kept */
+    if (at == k.bin && k.n == 0)             /* rounding left a crumb: the last bin that is kept has it */
         at = last;
     int most = at == k.bin ? k.n : b.n[0][at];
     if (m.bin != at)

@@ -21,6 +21,6 @@ struct pf_draw_room {
 
 /* Draws by `unit`, 0 <= unit < 1; `cpu` has `weigh`. The same bits on every machine. Any thread. */
 int32_t pf_draw_one(const struct pf_draw *o, const pf_backend *cpu, const float *logits, int n, double unit,
-                     const struct pf_draw_room *room);
+                    const struct pf_draw_room *room);
 
 #endif

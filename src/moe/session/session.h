@@ -87,7 +87,7 @@ struct pf_session {
                                                 with drafts, readable */
     float                *tops;              /* [pf_logit_rows][pf_n_tops] the largest of each PF_TOPS_OF of them, in
                                                 memory that the output unit shares; NULL: it does not look for them */
-    bool                  has_tops;          /* of the last step's logits */
+    bool                  has_tops;          /* and they are those of `logits` */
     float                *hidden;            /* [n_batch][pf_hidden_width] of the rows of the last step, readable: what
                                                 the layer that guesses ahead reads; NULL: nobody wants it */
     int                   n_hidden;          /* rows of the last step, of which `hidden` is */
