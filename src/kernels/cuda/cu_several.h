@@ -20,16 +20,27 @@ struct mates {
 
 CU_INLINE struct mates mates_of(const int32_t *picks, int n_picks, int pick, int expert)
 {
+    enum { AT_ONCE = 4 };                /* loads of a lane on their way together */
     struct mates m = { 0, pick };
     int lane = threadIdx.x % WARP;
 #pragma unroll 1
-    for (int i = 0; i < n_picks; i += WARP) {
-        uint32_t same = __ballot_sync(ALL_LANES, i + lane < n_picks && picks[i + lane] == expert);
-        uint32_t before = pick >= i + WARP ? ALL_LANES : pick < i ? 0 : (1u << (pick - i)) - 1;
-        uint32_t after = same & ~before & ~(pick >= i && pick < i + WARP ? 1u << (pick - i) : 0);
-        m.place += __popc(same & before);
-        if (after && m.next == pick && pick < i + WARP)
-            m.next = i + __ffs((int)after) - 1;
+    for (int first = 0; first < n_picks; first += AT_ONCE * WARP) {
+        int32_t of[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            int i = first + k * WARP + lane;
+            of[k] = i < n_picks ? picks[i] : -1;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            int i = first + k * WARP;
+            uint32_t same = __ballot_sync(ALL_LANES, of[k] == expert);
+            uint32_t before = pick >= i + WARP ? ALL_LANES : pick < i ? 0 : (1u << (pick - i)) - 1;
+            uint32_t after = same & ~before & ~(pick >= i && pick < i + WARP ? 1u << (pick - i) : 0);
+            m.place += __popc(same & before);
+            if (after && m.next == pick && pick < i + WARP)
+                m.next = i + __ffs((int)after) - 1;
+        }
     }
     return m;
 }

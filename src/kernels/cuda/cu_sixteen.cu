@@ -50,10 +50,8 @@ static __global__ void __launch_bounds__(THREADS, 3) gate_up(const __grid_consta
         round = warp % ROUNDS, first = blockIdx.y * GATE_ROWS, r = first + lane,
         task_first = min(first + warp / ROUNDS % 2 * SIXTEEN, e.n_out - 1);
     const uint8_t *rows = (warp < WARPS / 2 ? e.w : e.w2).data[expert];
-    if (!rows)
-        return;
-    struct mates m = mates_of(e.picks, e.rows * e.n_used, pick, expert);
-    if (m.place % SHARED_BY)
+    struct mates m = mates_of(e.picks, e.rows * e.n_used, pick, expert);         /* while the address comes */
+    if (!rows || m.place % SHARED_BY)
         return;
     uint8_t *slots = (uint8_t *)memory, *slot = slots + warp * K4_SLOT;
     if (lane == 0)
