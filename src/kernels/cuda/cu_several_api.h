@@ -20,6 +20,13 @@ bool pf_cu_several_takes_down(const struct cu_experts *e, size_t shared_bytes);
 cudaError_t pf_cu_several_down(cudaStream_t st, const struct cu_experts *e, float *y,
                                const struct cu_residual *residual);
 
+/* pf_cu_down by a kernel that stays (cu_down_stream.cu), where `takes` says so: of K types, with so many rows of the
+ * step or more. It is asked before pf_cu_several_takes_down. */
+enum { CU_DOWN_STREAM = 3 };
+bool pf_cu_down_stream_takes(const struct cu_experts *e);
+cudaError_t pf_cu_down_stream(cudaStream_t st, const struct cu_experts *e, float *y,
+                              const struct cu_residual *residual);
+
 /* Gate and up of steps of several rows by a kernel that takes sixteen weight rows a warp (cu_sixteen.cu), where `takes`
  * says so: of Q4_K with rows of 1,280 to 2,048 elements, from so many rows of the step on. Where pf_cu_several takes
  * the product, too, this is asked first. */

@@ -16,6 +16,15 @@ static pf_status start_turns(struct cuda_backend *b, const struct held_turns *t,
     return pf_cuda_put(b, pf_cu_down_of(b->stream, &t->down, &none, y, residual), "down");
 }
 
+static pf_status start_down(struct cuda_backend *b, const struct held_product *p)
+{
+    if (pf_cu_down_stream_takes(&p->down))
+        return pf_cuda_put(b, pf_cu_down_stream(b->stream, &p->down, p->y, &p->residual), "down");
+    if (pf_cu_several_takes_down(&p->down, b->shared_bytes))
+        return pf_cuda_put(b, pf_cu_several_down(b->stream, &p->down, p->y, &p->residual), "down");
+    return pf_cuda_put(b, pf_cu_down_of(b->stream, &p->down, &p->choice, p->y, &p->residual), "down");
+}
+
 static pf_status start_product(struct cuda_backend *b)
 {
     struct held_product p = b->product;
@@ -29,11 +38,8 @@ static pf_status start_product(struct cuda_backend *b)
         p.linear.residual = p.residual;
         CU_PUT(b, pf_cu_linear_given(b->stream, &p.linear, &given), "a product");
     }
-    bool several = p.kind == HELD_DOWN && pf_cu_several_takes_down(&p.down, b->shared_bytes);
-    if (several)
-        CU_PUT(b, pf_cu_several_down(b->stream, &p.down, p.y, &p.residual), "down");
-    if (p.kind == HELD_DOWN && !several)
-        CU_PUT(b, pf_cu_down_of(b->stream, &p.down, &p.choice, p.y, &p.residual), "down");
+    if (p.kind == HELD_DOWN)
+        PF_TRY(start_down(b, &p));
     if (p.kind == HELD_COMBINE)
         CU_PUT(b, pf_cu_combine(b->stream, &p.combine, &p.residual), "adding experts");
     return PF_OK;
