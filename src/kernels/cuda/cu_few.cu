@@ -219,11 +219,10 @@ static cudaError_t launch(cudaStream_t st, const struct given_few *l, size_t sha
     return wide ? launch_as<T, true>(st, l, &c) : launch_as<T, false>(st, l, &c);
 }
 
-/* Two rows are done as soon one after the other. */
 extern "C" bool pf_cu_few_takes(const struct cu_linear *l, size_t shared_bytes)
 {
     struct cut c;
-    if (l->rows < 3 || l->rows > CU_VECTOR_ROWS || l->n_heads || l->norm.y)
+    if (l->rows < 2 || l->rows > CU_VECTOR_ROWS || l->n_heads || l->norm.y)
         return false;
     switch (l->type) {
 #define X(TYPE, ...) case PF_##TYPE: return cut_of<__VA_ARGS__>(l, shared_bytes, &c);
