@@ -11,6 +11,7 @@
 #include "emulated.h"
 
 #include <stdalign.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +99,7 @@ struct machine {
     struct letter  letters[N_LETTERS];
     int            n_letters, n_arrived; /* n_arrived, n_phases: of the cluster */
     unsigned       n_phases;
-    bool           has_turn;
+    bool           has_turn, has_variable;
     int            step;                 /* through the lanes of a warp: 1 or -1 */
     int            n, n_made, n_runs;    /* fibers that these blocks need; that were made; that have not returned */
     int            n_numbered;           /* fibers, for blocks of this shape: */
@@ -344,9 +345,9 @@ static void begin_memory(const struct emu_kernel *k)
     memset(m->warps, 0, sizeof m->warps[0] * (size_t)n_warps());
     for (int i = 0; i < N_WARPS / GROUP_WARPS; i++)
         m->groups[i].n = 0;
-    memset(m->blocks, 0, sizeof m->blocks[0] * (size_t)k->cluster);
-    for (int i = 0; k->cluster > 1 && i < k->cluster; i++)
-        memset(m->blocks[i].variable, 0xff, VARIABLE);
+    for (int i = 0; i < k->cluster; i++)
+        memset(&m->blocks[i], 0, offsetof(struct block, variable));
+    m->has_variable = false;
     m->n_letters = m->n_arrived = 0;
 }
 
@@ -535,6 +536,10 @@ void *emu_cluster_variable(size_t bytes)
 {
     if (bytes > VARIABLE)
         broken("a variable of a cluster is larger than the emulation has room for");
+    if (!m->has_variable)                /* few kernels have one: it is NaNs from where the first thread names it */
+        for (int i = 0; i < m->kernel->cluster; i++)
+            memset(m->blocks[i].variable, 0xff, VARIABLE);
+    m->has_variable = true;
     return m->me->block->variable;
 }
 
