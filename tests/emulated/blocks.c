@@ -5,8 +5,9 @@
  *
  * A fiber that waits points to what it waits for; whoever completes that makes all who wait for it ready again. All
  * state is the thread's own: streams run their kernels at the same time without knowing of each other. Fibers outlive
- * their kernel and are used by the next. Most of the emulation's time would go to switching them, so that is a jump
- * right where a kernel's call waits: the processor then predicts where the call returns to. */
+ * their kernel and are used by the next. Much of the emulation's time would go to switching them: processors expect a
+ * return to go where the last call came from, and a call within which fibers are switched is returned from by another
+ * one, to a place of its own. So functions here say who goes on, and the kernel's own code jumps there (emu_go). */
 #define _GNU_SOURCE
 #include "emulated.h"
 
@@ -30,12 +31,8 @@ struct copy {
     int         group;
 };
 
-struct place {
-    void *at, *stack, *frame;
-};
-
 struct fiber {
-    struct place     place;              /* where it goes on */
+    struct emu_place place;              /* where it goes on */
     struct emu_index thread;
     struct block    *block;
     struct warp     *w;
@@ -90,7 +87,7 @@ struct letter {
 };
 
 struct machine {
-    struct place   home;
+    struct emu_place home;
     struct fiber   fibers[MOST_THREADS], *me;
     struct copy    copies[MOST_THREADS][N_COPIES];
     struct warp    warps[N_WARPS];
@@ -122,31 +119,13 @@ _Noreturn static void broken(const char *rule)
 
 /* ---- Fibers ------------------------------------------------------------------------------------------------------ */
 
-/* Goes on at a place, and returns once somebody goes on at `here`. Registers are saved on the stack meanwhile. */
-static inline __attribute__((always_inline)) void go_to(struct place *there, struct place *here)
-{
-    __asm__ volatile("leaq 1f(%%rip), %%rax\n\t"
-                     "movq %%rax, (%0)\n\t"
-                     "movq %%rsp, 8(%0)\n\t"
-                     "movq %%rbp, 16(%0)\n\t"
-                     "movq 8(%1), %%rsp\n\t"
-                     "movq 16(%1), %%rbp\n\t"
-                     "jmpq *(%1)\n"
-                     "1:"
-                     : "+D"(here), "+S"(there)
-                     :
-                     : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1",
-                       "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
-                       "xmm13", "xmm14", "xmm15", "cc", "memory");
-}
-
 static inline uint32_t bit_of(const struct fiber *f)
 {
     return (uint32_t)1 << f->lane;
 }
 
 /* Lanes of a warp are of one block, which run_warp() names. */
-static inline struct place *make_current(struct fiber *f)
+static inline struct emu_place *make_current(struct fiber *f)
 {
     m->me = f;
     threadIdx = f->thread;
@@ -171,10 +150,11 @@ static inline struct fiber *next_lane(void)
     return ready ? me - me->lane + first_lane(later ? later : ready) : NULL;
 }
 
-static inline __attribute__((always_inline)) void leave(void)
+/* From a fiber that waits. */
+static inline struct emu_way way_on(void)
 {
     struct fiber *me = m->me, *next = next_lane();
-    go_to(next ? make_current(next) : &m->home, &me->place);
+    return (struct emu_way){ &me->place, next ? make_current(next) : &m->home };
 }
 
 static void *map(size_t bytes)
@@ -212,11 +192,13 @@ static unsigned roll(unsigned n)
     return (unsigned)(m->dice >> 33) % n;
 }
 
-static inline __attribute__((always_inline)) void wait_for(const void *what)
+static const struct emu_way stay;
+
+static inline struct emu_way wait_for(const void *what)
 {
     m->me->waits_for = what;
     m->me->w->ready &= ~bit_of(m->me);
-    leave();
+    return way_on();
 }
 
 /* All fibers that wait for this. */
@@ -264,13 +246,13 @@ static void end_fiber(struct fiber *f)
     check_warp(w);
 }
 
-/* Between blocks a fiber waits in leave(). */
+/* Between blocks a fiber waits in emu_go(). */
 static void fiber_main(void)
 {
     for (;;) {
         m->kernel->call(m->kernel->args);
         end_fiber(m->me);
-        leave();
+        emu_go(way_on());
     }
 }
 
@@ -281,7 +263,7 @@ static void make_fiber(int i)
     char *top = stack + STACK - (size_t)i % N_LINES * LINE;              /* they would share lines of the cache */
     mprotect(stack, PAGE, PROT_NONE);
     m->fibers[i].copies = m->copies[i];
-    m->fibers[i].place = (struct place){ fiber_main, top - sizeof(void *), NULL };
+    m->fibers[i].place = (struct emu_place){ fiber_main, top - sizeof(void *), NULL };
 }
 
 static void check_box(struct box *b)
@@ -331,7 +313,7 @@ static bool run_warp(int warp)
         return false;
     struct fiber *f = &m->fibers[warp * EMU_WARP + first_lane(ready)];
     blockIdx = f->block->at;
-    go_to(make_current(f), &m->home);
+    emu_go((struct emu_way){ &m->home, make_current(f) });
     return true;
 }
 
@@ -455,17 +437,17 @@ void *emu_block_memory(void)
     return m->memory_end - m->memory_bytes;
 }
 
-bool emu_barrier_any(int which, int n_threads, bool yes)
+struct emu_way emu_come(int which, int n_threads, bool yes, const bool **any)
 {
     struct barrier *b = &m->me->block->barriers[which];
     int needed = n_threads ? n_threads : m->me->block->n_runs;
-    bool *any = &b->any[b->n_phases % 2];
-    *any |= yes;
+    bool *said = &b->any[b->n_phases % 2];
+    *said |= yes;
+    *any = said;
     if (++b->n_arrived < needed)
-        wait_for(b);
-    else
-        check_barrier(b, needed);
-    return *any;
+        return wait_for(b);
+    check_barrier(b, needed);
+    return stay;
 }
 
 void emu_arrive(int which, int n_threads)
@@ -495,41 +477,40 @@ void emu_group_acts(struct emu_act a)
     w->n_acts++;
 }
 
-static inline __attribute__((always_inline)) void meet_lanes(struct warp *w)
+static inline struct emu_way meet_lanes(struct warp *w)
 {
     uint32_t bit = bit_of(m->me);
     w->met |= bit;
     if (w->met != w->runs) {
         w->ready &= ~bit;
-        leave();
-    } else {
-        check_warp(w);
+        return way_on();
     }
+    check_warp(w);
+    return stay;
 }
 
-const uint64_t *emu_exchange(uint64_t value)
+struct emu_way emu_give(uint64_t value, const uint64_t **all)
 {
     struct warp *w = m->me->w;
     uint64_t *values = w->value[w->n_exchanges % 2];
     values[m->me->lane] = value;
-    meet_lanes(w);
-    return values;
+    *all = values;
+    return meet_lanes(w);
 }
 
-const uint32_t (*emu_exchange_words(const uint32_t *words, int n))[EMU_WARP]
+struct emu_way emu_give_words(const uint32_t *words, int n, const uint32_t (**all)[EMU_WARP])
 {
     struct warp *w = m->me->w;
-    uint32_t (*all)[EMU_WARP] = w->words[w->n_exchanges % 2];
+    uint32_t (*given)[EMU_WARP] = w->words[w->n_exchanges % 2];
     for (int i = 0; i < n; i++)
-        all[i][m->me->lane] = words[i];
-    meet_lanes(w);
-    return (const uint32_t (*)[EMU_WARP])all;
+        given[i][m->me->lane] = words[i];
+    *all = (const uint32_t (*)[EMU_WARP])given;
+    return meet_lanes(w);
 }
 
-void emu_wait_turn(void)
+struct emu_way emu_ask_turn(void)
 {
-    if (!m->has_turn)
-        wait_for(&m->has_turn);
+    return m->has_turn ? stay : wait_for(&m->has_turn);
 }
 
 void *emu_cluster_variable(size_t bytes)
@@ -553,10 +534,9 @@ void emu_cluster_arrive(void)
     wake(&m->n_phases);
 }
 
-void emu_cluster_wait(void)
+struct emu_way emu_ask_cluster(void)
 {
-    if (m->me->cluster_phase == m->n_phases)
-        wait_for(&m->n_phases);
+    return m->me->cluster_phase == m->n_phases ? wait_for(&m->n_phases) : stay;
 }
 
 void emu_open_box(uint64_t *box)
@@ -596,11 +576,10 @@ void emu_copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
     check_box(b);
 }
 
-void emu_await_box(uint64_t *box, int turn)
+struct emu_way emu_ask_box(uint64_t *box, int turn)
 {
     const struct box *b = (const struct box *)box;
-    while (b->n_phases % 2 == turn)
-        wait_for(b);
+    return b->n_phases % 2 == turn ? wait_for(b) : stay;
 }
 
 void emu_copy_async(void *to, const void *from, size_t bytes)

@@ -45,8 +45,6 @@ extern __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 
 void *emu_block_memory(void);                   /* dynamic shared memory, 16-byte aligned */
 void *emu_cluster_variable(size_t bytes);       /* a kernel's one; another block's of the cluster lies elsewhere */
-/* A barrier of the block, for 0 threads of all that have not returned: whether any that met there said yes. */
-bool  emu_barrier_any(int which, int n_threads, bool yes);
 void  emu_arrive(int which, int n_threads);     /* at a barrier, without waiting for it */
 /* Of a warpgroup's four warps, by every lane: all must do the same in the same order. */
 struct emu_act {
@@ -55,23 +53,92 @@ struct emu_act {
     bool        adds;
 };
 void  emu_group_acts(struct emu_act a);
-/* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
-const uint64_t *emu_exchange(uint64_t value);
-/* As emu_exchange, n words of each lane, EMU_WORDS at most: [n][EMU_WARP]. */
-const uint32_t (*emu_exchange_words(const uint32_t *words, int n))[EMU_WARP];
 void  emu_copy_async(void *to, const void *from, size_t bytes);
 void  emu_copies_commit(void);
 void  emu_copies_wait(int n_left);              /* until so many of the committed groups are left */
-void  emu_wait_turn(void);
 void  emu_cluster_arrive(void);
-void  emu_cluster_wait(void);
 /* Boxes, and words sent to another block of the cluster: see kernels/cuda/cu_machine.h. */
 void  emu_open_box(uint64_t *box);
 void  emu_expect_bytes(uint64_t *box, int bytes);
 void  emu_send(float v, float *to, uint64_t *box, int block);
 void  emu_copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box);
-void  emu_await_box(uint64_t *box, int turn);
 unsigned long long emu_ns(void);
+
+/* ---- Where threads wait ------------------------------------------------------------------------------------------ */
+
+struct emu_place { void *at, *stack, *frame; };             /* where a fiber goes on */
+struct emu_way { struct emu_place *here, *there; };         /* there: who goes on meanwhile; NULL: there is no wait */
+
+/* Of what goes such a way: part of the kernel that calls it, as blocks.c wants it. */
+#define EMU_INLINE static inline __attribute__((always_inline))
+
+/* Goes on there, and returns once somebody goes on here. Registers are saved on the stack meanwhile. */
+EMU_INLINE void emu_go(struct emu_way way)
+{
+    if (!way.there)
+        return;
+    __asm__ volatile("leaq 1f(%%rip), %%rax\n\t"
+                     "movq %%rax, (%0)\n\t"
+                     "movq %%rsp, 8(%0)\n\t"
+                     "movq %%rbp, 16(%0)\n\t"
+                     "movq 8(%1), %%rsp\n\t"
+                     "movq 16(%1), %%rbp\n\t"
+                     "jmpq *(%1)\n"
+                     "1:"
+                     : "+D"(way.here), "+S"(way.there)
+                     :
+                     : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1",
+                       "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+                       "xmm13", "xmm14", "xmm15", "cc", "memory");
+}
+
+/* What blocks.c does of the functions below; the kernel goes the way itself. */
+struct emu_way emu_come(int which, int n_threads, bool yes, const bool **any);
+struct emu_way emu_give(uint64_t value, const uint64_t **all);
+struct emu_way emu_give_words(const uint32_t *words, int n, const uint32_t (**all)[EMU_WARP]);
+struct emu_way emu_ask_turn(void);
+struct emu_way emu_ask_cluster(void);
+struct emu_way emu_ask_box(uint64_t *box, int turn);
+
+/* A barrier of the block, for 0 threads of all that have not returned: whether any that met there said yes. */
+EMU_INLINE bool emu_barrier_any(int which, int n_threads, bool yes)
+{
+    const bool *any;
+    emu_go(emu_come(which, n_threads, yes, &any));
+    return *any;
+}
+
+/* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
+EMU_INLINE const uint64_t *emu_exchange(uint64_t value)
+{
+    const uint64_t *all;
+    emu_go(emu_give(value, &all));
+    return all;
+}
+
+/* As emu_exchange, n words of each lane, EMU_WORDS at most: [n][EMU_WARP]. */
+EMU_INLINE const uint32_t (*emu_exchange_words(const uint32_t *words, int n))[EMU_WARP]
+{
+    const uint32_t (*all)[EMU_WARP];
+    emu_go(emu_give_words(words, n, &all));
+    return all;
+}
+
+EMU_INLINE void emu_wait_turn(void)
+{
+    emu_go(emu_ask_turn());
+}
+
+EMU_INLINE void emu_cluster_wait(void)
+{
+    emu_go(emu_ask_cluster());
+}
+
+EMU_INLINE void emu_await_box(uint64_t *box, int turn)
+{
+    for (struct emu_way way; (way = emu_ask_box(box, turn)).there;)
+        emu_go(way);
+}
 
 /* ---- For tests --------------------------------------------------------------------------------------------------- */
 

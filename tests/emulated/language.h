@@ -81,11 +81,11 @@ static inline int atomicAdd(int *p, int v) { return __atomic_fetch_add(p, v, __A
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-static inline void __syncthreads(void) { emu_barrier_any(0, 0, false); }
-static inline int __syncthreads_or(int yes) { return emu_barrier_any(0, 0, yes); }
-static inline void __syncwarp(void) { emu_exchange(0); }
+EMU_INLINE void __syncthreads(void) { emu_barrier_any(0, 0, false); }
+EMU_INLINE int __syncthreads_or(int yes) { return emu_barrier_any(0, 0, yes); }
+EMU_INLINE void __syncwarp(void) { emu_exchange(0); }
 
-template <class T> static inline T emu_from_lane(T v, unsigned lane)
+template <class T> EMU_INLINE T emu_from_lane(T v, unsigned lane)
 {
     uint64_t mine = 0;
     static_assert(sizeof v <= sizeof mine, "given as one word");
@@ -97,27 +97,27 @@ template <class T> static inline T emu_from_lane(T v, unsigned lane)
 
 static inline unsigned emu_lane(void) { return threadIdx.x % EMU_WARP; }
 
-template <class T> static inline T __shfl_sync(unsigned, T v, int lane)
+template <class T> EMU_INLINE T __shfl_sync(unsigned, T v, int lane)
 {
     return emu_from_lane(v, (unsigned)lane % EMU_WARP);
 }
 
-template <class T> static inline T __shfl_xor_sync(unsigned, T v, int mask)
+template <class T> EMU_INLINE T __shfl_xor_sync(unsigned, T v, int mask)
 {
     return emu_from_lane(v, emu_lane() ^ (unsigned)mask);
 }
 
-template <class T> static inline T __shfl_down_sync(unsigned, T v, unsigned by)
+template <class T> EMU_INLINE T __shfl_down_sync(unsigned, T v, unsigned by)
 {
     return emu_from_lane(v, emu_lane() + by < EMU_WARP ? emu_lane() + by : emu_lane());
 }
 
-template <class T> static inline T __shfl_up_sync(unsigned, T v, unsigned by)
+template <class T> EMU_INLINE T __shfl_up_sync(unsigned, T v, unsigned by)
 {
     return emu_from_lane(v, emu_lane() >= by ? emu_lane() - by : emu_lane());
 }
 
-static inline unsigned __ballot_sync(unsigned, bool yes)
+EMU_INLINE unsigned __ballot_sync(unsigned, bool yes)
 {
     const uint64_t *all = emu_exchange(yes);
     unsigned votes = 0;

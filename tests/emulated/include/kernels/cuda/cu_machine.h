@@ -15,93 +15,93 @@ enum { WARP = EMU_WARP };
 #define BLOCK_MEMORY(type, name) type *name = (type *)emu_block_memory()
 #define CLUSTER_VARIABLE(type, name) type &name = *(type *)emu_cluster_variable(sizeof(type))
 
-CU_INLINE void wait_turn(void)
+EMU_INLINE void wait_turn(void)
 {
     emu_wait_turn();
 }
 
 /* Leaves the processor to the thread that is waited for. */
-CU_INLINE void look_again(void)
+EMU_INLINE void look_again(void)
 {
     static const struct timespec a_while = { 0, 20000 };
     nanosleep(&a_while, NULL);
 }
 
 /* Touches the first and the last byte: that much the kernel will surely read. */
-CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
+EMU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 {
     (void)*(const volatile uint8_t *)p;
     (void)*(const volatile uint8_t *)(p + bytes - 1);
 }
 
-CU_INLINE void meet(int barrier, int threads)
+EMU_INLINE void meet(int barrier, int threads)
 {
     emu_barrier_any(barrier, threads, false);
 }
 
-CU_INLINE void arrive_cluster(void)
+EMU_INLINE void arrive_cluster(void)
 {
     emu_cluster_arrive();
 }
 
-CU_INLINE void wait_cluster(void)
+EMU_INLINE void wait_cluster(void)
 {
     emu_cluster_wait();
 }
 
-CU_INLINE void open_box(uint64_t *box)
+EMU_INLINE void open_box(uint64_t *box)
 {
     emu_open_box(box);
 }
 
-CU_INLINE void expect_bytes(uint64_t *box, int bytes)
+EMU_INLINE void expect_bytes(uint64_t *box, int bytes)
 {
     emu_expect_bytes(box, bytes);
 }
 
-CU_INLINE void send(float v, float *to, uint64_t *box, int block)
+EMU_INLINE void send(float v, float *to, uint64_t *box, int block)
 {
     emu_send(v, to, box, block);
 }
 
-CU_INLINE void copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
+EMU_INLINE void copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
 {
     emu_copy_to_box(to, from, bytes, box);
 }
 
-CU_INLINE void copy_once_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
+EMU_INLINE void copy_once_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
 {
     emu_copy_to_box(to, from, bytes, box);
 }
 
-CU_INLINE void await_box(uint64_t *box, int turn)
+EMU_INLINE void await_box(uint64_t *box, int turn)
 {
     emu_await_box(box, turn);
 }
 
-CU_INLINE uint4 fetch16(const char *p)
+EMU_INLINE uint4 fetch16(const char *p)
 {
     return *(const uint4 *)p;
 }
 
-CU_INLINE float fetch4(const char *p)
+EMU_INLINE float fetch4(const char *p)
 {
     return *(const float *)p;
 }
 
-CU_INLINE void have(const char *&) {}
+EMU_INLINE void have(const char *&) {}
 
-CU_INLINE unsigned long long device_ns(void)
+EMU_INLINE unsigned long long device_ns(void)
 {
     return emu_ns();
 }
 
-CU_INLINE int uniform(int v)
+EMU_INLINE int uniform(int v)
 {
     return (int)emu_exchange((uint64_t)(int64_t)v)[0];
 }
 
-CU_INLINE uint32_t warp_max(uint32_t v)
+EMU_INLINE uint32_t warp_max(uint32_t v)
 {
     const uint64_t *all = emu_exchange(v);
     for (int i = 0; i < WARP; i++)
@@ -109,12 +109,12 @@ CU_INLINE uint32_t warp_max(uint32_t v)
     return v;
 }
 
-CU_INLINE uint32_t all_max(uint32_t v)
+EMU_INLINE uint32_t all_max(uint32_t v)
 {
     return warp_max(v);
 }
 
-CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
+EMU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
 {
     __m128i bytes = _mm_cvtsi64_si128((int64_t)((uint64_t)high << 32 | low));
     __m128i all = _mm_unpacklo_epi64(bytes, _mm_cmpgt_epi8(_mm_setzero_si128(), bytes));     /* and their signs */
@@ -123,20 +123,20 @@ CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
 }
 
 template <bool SIGNED>
-CU_INLINE __m256i emu_wide(__m128i bytes)
+EMU_INLINE __m256i emu_wide(__m128i bytes)
 {
     return SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
 }
 
 /* What is in each of four: {0, 1, 2, 3}, each summed up. */
-CU_INLINE __m128i emu_sums(const __m256i (&of)[4])
+EMU_INLINE __m128i emu_sums(const __m256i (&of)[4])
 {
     __m256i pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(of[0], of[1]), _mm256_hadd_epi32(of[2], of[3]));
     return _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
 }
 
 /* Adds 16 bytes each of two rows times those of two columns: row 0 with column 0, with 1; row 1 with 0, with 1. */
-CU_INLINE void emu_add_products(__m256i (&to)[4], __m256i row0, __m256i row1, __m256i column0, __m256i column1)
+EMU_INLINE void emu_add_products(__m256i (&to)[4], __m256i row0, __m256i row1, __m256i column0, __m256i column1)
 {
     to[0] = _mm256_add_epi32(to[0], _mm256_madd_epi16(row0, column0));
     to[1] = _mm256_add_epi32(to[1], _mm256_madd_epi16(row0, column1));
@@ -145,14 +145,14 @@ CU_INLINE void emu_add_products(__m256i (&to)[4], __m256i row0, __m256i row1, __
 }
 
 /* Of four lanes, which have 16 bytes of a row or column between them, what they gave. */
-CU_INLINE __m128i emu_line(const uint32_t (&all)[EMU_WARP], int line)
+EMU_INLINE __m128i emu_line(const uint32_t (&all)[EMU_WARP], int line)
 {
     return _mm_loadu_si128((const __m128i *)(all + 4 * line));
 }
 
 /* Of one exchange: of each of N products rows are two words of lanes, from the first on, columns one, behind them. */
 template <bool SIGNED_ROWS, bool SIGNED_COLUMNS, int N>
-CU_INLINE void emu_product(int (&c)[4], const uint32_t (*all)[EMU_WARP])
+EMU_INLINE void emu_product(int (&c)[4], const uint32_t (*all)[EMU_WARP])
 {
     int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
     __m256i sums[4] = {};
@@ -168,27 +168,27 @@ CU_INLINE void emu_product(int (&c)[4], const uint32_t (*all)[EMU_WARP])
 /* A lane gives 4 bytes of row lane / 4 of a and of the row 8 below, and of column lane / 4 of b, from element
  * 4 (lane % 4) on. */
 template <bool SIGNED>
-CU_INLINE void mma16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
+EMU_INLINE void mma16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
 {
     const uint32_t words[] = { a0, a1, b };
     emu_product<true, SIGNED, 1>(c, emu_exchange_words(words, 3));
 }
 
 template <bool SIGNED>
-CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+EMU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
     const uint32_t words[] = { a[0], a[1], a[2], a[3], lower, upper };
     emu_product<SIGNED, true, 2>(c, emu_exchange_words(words, 6));
 }
 
-CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b, int from = 0)
+EMU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b, int from = 0)
 {
     for (int i = 0; i < 4; i++)
         c[i] = from;
     mma16_add<true>(c, a[0], a[1], b);
 }
 
-CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper, int from = 0)
+EMU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper, int from = 0)
 {
     for (int i = 0; i < 4; i++)
         c[i] = from;
@@ -196,12 +196,12 @@ CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32
 }
 
 template <bool SIGNED>
-CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+EMU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
     mma32_add<SIGNED>(c, a, lower, upper);
 }
 
-CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
+EMU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
 {
     const uint64_t *rows = emu_exchange((uint64_t)(uintptr_t)row);
     int lane = threadIdx.x % WARP;
@@ -211,7 +211,7 @@ CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
 
 enum { TILE_ALIGNMENT = 1024 };
 
-CU_INLINE char *aligned_tiles(char *p)
+EMU_INLINE char *aligned_tiles(char *p)
 {
     return p + (-(uintptr_t)p & (TILE_ALIGNMENT - 1));
 }
@@ -222,32 +222,32 @@ static bool has_groups(void (*)(P...))
     return emu_card()->capability == 90;
 }
 
-CU_INLINE void arrive(int barrier, int threads)
+EMU_INLINE void arrive(int barrier, int threads)
 {
     emu_arrive(barrier, threads);
 }
 
-CU_INLINE bool all_agree(int barrier, int threads, bool v)
+EMU_INLINE bool all_agree(int barrier, int threads, bool v)
 {
     return !emu_barrier_any(barrier, threads, !v);
 }
 
-template <int N> CU_INLINE void fewer_registers(void) {}
-template <int N> CU_INLINE void more_registers(void) {}
-CU_INLINE void show_tiles(void) {}
+template <int N> EMU_INLINE void fewer_registers(void) {}
+template <int N> EMU_INLINE void more_registers(void) {}
+EMU_INLINE void show_tiles(void) {}
 
 struct group_lines {
     const char *lines;
     int byte;
 };
 
-CU_INLINE struct group_lines lines_of(const char *lines, int byte)
+EMU_INLINE struct group_lines lines_of(const char *lines, int byte)
 {
     return { lines, byte };
 }
 
-CU_INLINE void group_begin(void) {}
-template <class... S> CU_INLINE void group_end(S &...) {}
+EMU_INLINE void group_begin(void) {}
+template <class... S> EMU_INLINE void group_end(S &...) {}
 
 /* Rows lane / 4 and 8 more of a product's first operand, 32 bytes each. */
 struct emu_rows {
@@ -255,7 +255,7 @@ struct emu_rows {
 };
 
 /* Each warp for itself: its lanes' shares of a come together. Of b, products read the lines where they lie. */
-CU_INLINE struct emu_rows emu_gather(const uint32_t (&a)[4])
+EMU_INLINE struct emu_rows emu_gather(const uint32_t (&a)[4])
 {
     struct emu_rows rows;
     int row = threadIdx.x % WARP / 4;
@@ -266,7 +266,7 @@ CU_INLINE struct emu_rows emu_gather(const uint32_t (&a)[4])
 }
 
 template <bool SIGNED>
-CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+EMU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
 {
     static const char what = 0;
     int lane = threadIdx.x % WARP;
@@ -287,7 +287,7 @@ CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)
     }
 }
 
-CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
+EMU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t r = 0;
     for (int i = 0; i < 2; i++) {
@@ -298,21 +298,21 @@ CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
     return r;
 }
 
-CU_INLINE void group_commit(void)
+EMU_INLINE void group_commit(void)
 {
     static const char what = 0;
     emu_group_acts({ &what, nullptr, 0, false });
 }
 
-template <int LEFT = 0, int N> CU_INLINE void group_wait(float (&)[N][4])
+template <int LEFT = 0, int N> EMU_INLINE void group_wait(float (&)[N][4])
 {
     static const char what = 0;
     emu_group_acts({ &what, nullptr, LEFT, false });
 }
 
-CU_INLINE void keep(const uint32_t (&)[4], bool) {}
+EMU_INLINE void keep(const uint32_t (&)[4], bool) {}
 
-template <int N> CU_INLINE void half_product(float (&c)[N][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+template <int N> EMU_INLINE void half_product(float (&c)[N][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
 {
     static const char what = 0;
     int lane = threadIdx.x % WARP;
