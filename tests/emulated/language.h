@@ -13,7 +13,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __forceinline__ inline
+#define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__
 #define __grid_constant__
 #define __launch_bounds__(...)
