@@ -97,6 +97,7 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     struct cu_x out = output_of(b, e, to);
     PF_TRY(gate_up_op(b, e, table, &o));
     if (is_one_kernel(e)) {
+        CU_TRY(cudaSetDevice(b->device), "choosing the GPU");        /* which is asked what it has room for */
         if (pf_cu_sixteen_takes(&o))
             return pf_cuda_put(b, pf_cu_sixteen(b->stream, &o, &out, b->fault), "gate and up");
         if (pf_cu_several_takes(&o, b->shared_bytes))

@@ -18,6 +18,7 @@ static pf_status start_turns(struct cuda_backend *b, const struct held_turns *t,
 
 static pf_status start_down(struct cuda_backend *b, const struct held_product *p)
 {
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");            /* which is asked what it has room for */
     if (pf_cu_down_stream_takes(&p->down))
         return pf_cuda_put(b, pf_cu_down_stream(b->stream, &p->down, p->y, &p->residual), "down");
     if (pf_cu_several_takes_down(&p->down, b->shared_bytes))
