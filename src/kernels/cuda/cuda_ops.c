@@ -253,6 +253,7 @@ pf_status pf_cuda_multiply(struct cuda_backend *b, const struct pf_linear *l, in
         quantised |= pf_cuda_is_quantised(l[i].w->type);
         b->base.weight_bytes_read += pf_weight_bytes(l[i].w);
     }
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");            /* which is asked what it has room for */
     acts = acts && quantised;
     b->norm.y = begins ? NULL : norm.y;
     b->acted.y = acts ? NULL : acted.y;
