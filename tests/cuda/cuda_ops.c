@@ -699,6 +699,10 @@ static void few_rows(enum pf_qtype type, int n, int rows)
         same(&h, "norm of few rows", name, rows);
         same(additions[i].to, additions[i].what, name, rows);
     }
+    BOTH(rms_norm(b, x.at[u], NULL, 1e-5f, n, rows, h.at[u]));
+    BOTH(linear(b, &l[u], 1, h.at[u], rows > 1 ? rows - 1 : 1));
+    same(&y, "product of fewer rows than were normed", name, rows);
+    same(&h, "more rows than were multiplied", name, rows);
     pair_free(&x);
     pair_free(&h);
     pair_free(&y);
@@ -1990,6 +1994,10 @@ int main(int argc, char **argv)
             few_rows(PF_BF16, 96, rows);
             few_rows(PF_F16, rows == 1 ? 768 : 256, rows);
         }
+        static const enum pf_qtype several[] = { PF_Q4_K, PF_Q6_K, PF_Q8_0, PF_MXFP4, PF_F32, PF_BF16 };
+        for (size_t i = 0; i < sizeof several / sizeof *several; i++)
+            for (int rows = 2; rows <= 4; rows++)
+                few_rows(several[i], several[i] == PF_Q4_K ? 2048 / rows / 256 * 256 : 256, rows);
         few_rows(PF_F32, 2048, 1);
         few_rows(PF_Q6_K, 3072, 1);
         few_rows(PF_Q5_K, brief ? 1280 : 8192, 1);
