@@ -233,7 +233,7 @@ static void pick_some(int32_t *picks, int rows, int n_used)
 
 static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff, int n_used)
 {
-    const int batches[] = { 1, 4, 8, 13, prompt_rows(type) };
+    const int batches[] = { 1, 3, 8, 16, prompt_rows(type) };
     struct pf_expert_weight gate = expert_weights(type, n, n_ff), up = expert_weights(up_type, n, n_ff),
                             down = expert_weights(down_type, n_ff, n);
     for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
@@ -338,7 +338,7 @@ static void short_rows(void)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (size_t k = 0; k < sizeof used / sizeof *used; k++)
                 if (!brief || (t + i + k) % 4 == 0)
-                    experts(PF_F16, PF_F16, types[t], 100, lengths[i], used[k]);
+                    experts(PF_F16, PF_F16, types[t], 102, lengths[i], used[k]);
     shapes_alone = false;
 }
 
@@ -515,6 +515,7 @@ static void shared_experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qt
         }
         share_rows(1, 10, false);
         share_rows(1, N_USED, true);
+        share_rows(3, 10, true);
         share_rows(PF_SHARE_ROWS, N_USED, false);
     }
     CHECK(layer.n_placed > 0, "no expert was read in place");
