@@ -167,7 +167,7 @@ static void *map(size_t bytes)
 
 static size_t memory_map(void)
 {
-    return (emu_card()->shared_bytes + PAGE - 1) / PAGE * PAGE;
+    return (emu_most_shared_bytes() + PAGE - 1) / PAGE * PAGE;
 }
 
 static void make_machine(void)

@@ -1,5 +1,6 @@
-/* Which card the emulated GPU is. PFMOE_EMULATED_CARD names one by its compute capability; without it the GPU is small
- * and has what the newest have, since that is what most tests want. */
+/* Which cards the emulated GPUs are. PFMOE_EMULATED_CARD names them by their compute capabilities, with commas between;
+ * the last one is all others, too. Without it a GPU is small and has what the newest have, since that is what most
+ * tests want. */
 #include "emulated.h"
 
 #include <stdio.h>
@@ -19,18 +20,25 @@ static const struct emu_card cards[] = {
     { "12.0", 120, 24 * GB, 99 * KB, 82 },       /* RTX 5090 of laptops */
 };
 
-const struct emu_card *emu_card(void)
+const struct emu_card *emu_card_of(int device)
 {
-    static const struct emu_card *card;
-    const char *name = getenv("PFMOE_EMULATED_CARD");
-    const struct emu_card *is = __atomic_load_n(&card, __ATOMIC_RELAXED);
-    for (size_t i = 0; !is && i < sizeof cards / sizeof *cards; i++)
-        if (strcmp(name ? name : "small", cards[i].name) == 0)
-            is = &cards[i];
-    if (!is) {
-        fprintf(stderr, "emulated GPU: there is no card \"%s\"\n", name);
-        abort();
+    const char *given = getenv("PFMOE_EMULATED_CARD"), *name = given ? given : "small";
+    size_t n = strcspn(name, ",");
+    for (; device > 0 && name[n]; device--) {
+        name += n + 1;
+        n = strcspn(name, ",");
     }
-    __atomic_store_n(&card, is, __ATOMIC_RELAXED);
-    return is;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        if (strncmp(name, cards[i].name, n) == 0 && cards[i].name[n] == '\0')
+            return &cards[i];
+    fprintf(stderr, "emulated GPU: there is no card \"%s\"\n", name);
+    abort();
+}
+
+size_t emu_most_shared_bytes(void)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
+        most = cards[i].shared_bytes > most ? cards[i].shared_bytes : most;
+    return most;
 }

@@ -36,7 +36,9 @@ struct emu_card {
     size_t memory_bytes, shared_bytes;   /* the card's; a block's that asks */
     int    n_units;                      /* multiprocessors */
 };
-const struct emu_card *emu_card(void);
+const struct emu_card *emu_card_of(int device);
+const struct emu_card *emu_card(void);          /* the one that the thread has chosen */
+size_t emu_most_shared_bytes(void);             /* of any card's block */
 
 /* ---- Of the kernel that runs on this thread; for language.h ------------------------------------------------------ */
 

@@ -223,6 +223,11 @@ cudaError_t cudaDriverGetVersion(int *version)
     return cudaSuccess;
 }
 
+const struct emu_card *emu_card(void)
+{
+    return emu_card_of(chosen);
+}
+
 cudaError_t cudaGetDevice(int *device)
 {
     *device = chosen;
@@ -251,7 +256,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
-    const struct emu_card *c = emu_card();
+    const struct emu_card *c = emu_card_of(device);
     *prop = (struct cudaDeviceProp){ .name = "emulated", .totalGlobalMem = c->memory_bytes,
                                      .sharedMemPerBlockOptin = c->shared_bytes, .major = c->capability / 10,
                                      .minor = c->capability % 10, .multiProcessorCount = c->n_units };
@@ -263,11 +268,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     enum { KHZ = 8000000, BITS = 256, SLOWER = 16 };
     const char *slow = getenv("PFMOE_EMULATED_SLOW");                /* the number of a card whose memory is slow */
     switch (attribute) {
-    case cudaDevAttrMultiProcessorCount:          *value = emu_card()->n_units; break;
+    case cudaDevAttrMultiProcessorCount:          *value = emu_card_of(device)->n_units; break;
     case cudaDevAttrMemoryClockRate:              *value = slow && atoi(slow) == device ? KHZ / SLOWER : KHZ; break;
     case cudaDevAttrGlobalMemoryBusWidth:         *value = BITS; break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)emu_card()->shared_bytes; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)emu_card_of(device)->shared_bytes; break;
     }
     return fail(device >= 0 && device < n_cards() ? cudaSuccess : cudaErrorInvalidDevice);
 }
