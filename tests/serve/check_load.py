@@ -153,7 +153,7 @@ def check_evaluated_once(s, name, seed):
     begin = evaluated(s)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         others = [pool.submit(s.post, CHAT, chat(c * 100, temperature=1, max_tokens=250, ignore_eos=True)) for c in "xyz"]
-        while s.metric("requests_running") < 3:
+        while s.metric("requests_running") < 3 and not any(o.done() for o in others):
             time.sleep(0.002)
         all_choices(s, choices_of(r, 16, seed))
         of_others = sum(o.result()[2]["usage"]["total_tokens"] for o in others)

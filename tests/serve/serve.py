@@ -1,6 +1,7 @@
 """For the tests of pfmoe-serve: starting and ending a server, asking it by the standard library's HTTP.
 
 Each test is called with the programs pfmoe-serve, pfmoe-run and pfmoe-synth, and the default folder of the shared data."""
+import faulthandler
 import http.client
 import json
 import os
@@ -13,6 +14,7 @@ import threading
 serve_path, run_path, synth_path, default_shared = (sys.argv + [""] * 5)[1:5]
 shared = os.environ.get("PFMOE_SHARED", default_shared)
 failures = 0
+faulthandler.dump_traceback_later(280)           # Meson ends a test after 300 s: it has said by then where it waits
 
 
 def check(ok, *what):
