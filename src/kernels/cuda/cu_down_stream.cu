@@ -20,8 +20,8 @@ enum { MOST_MULTIPLY = 8 * WARP };    /* threads of a team beside its last warp 
 /* How a block works. */
 struct shape {
     int n_pieces;                     /* of a row of the step */
-    int n_teams, threads;             /* of a team */
-    int n_places, bytes;              /* of a team; of a place */
+    int n_teams, threads;             /* threads of a team */
+    int n_places, bytes;              /* places of a team; bytes of a place */
 };
 
 /* A block's memory. */
@@ -177,7 +177,8 @@ CU_INLINE void multiply_pieces(const struct cu_experts &e, const struct shape &o
     }
 }
 
-/* The same by the team's last warp, which sends for pieces and puts out what the others have multiplied. */
+/* The pieces of a team, by its last warp: sends for those that follow, and puts out what the other warps have
+ * multiplied. */
 CU_INLINE void put_pieces(const struct cu_experts &e, const struct cu_residual &residual, const struct shape &o,
                           const struct here &m, const struct mine &mine, const struct team &team, float *y)
 {
