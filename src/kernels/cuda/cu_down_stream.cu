@@ -1,7 +1,7 @@
 /* Down of routed experts in a step of several rows, a segment a lane (cu_segments.h): of K types. A block a
- * multiprocessor stays until all is done, and memory is never left alone: it has one row of the step with all of its
- * picks and some neighbouring pieces, four outputs each, and teams of warps take these in turn. The last warp of a team
- * sends for pieces and puts out what the others have multiplied, while they multiply the next.
+ * multiprocessor stays until all is done, so that memory is never left alone. A block has one row of the step with all
+ * of its picks and some neighbouring pieces, four outputs each, and teams of warps take these in turn. The last warp of
+ * a team sends for pieces and puts out what the other warps have multiplied, while they multiply the next.
  *
  *     pieces         | 0 | 1 | 2 | 3 | 4 | 5 | 6 | ..     four rows of each pick's down matrix
  *     teams            0   1   2   0   1   2   0
@@ -39,6 +39,7 @@ struct mine {
     int row, first, end;
 };
 
+/* The thread's team, and what is the team's alone of the block's memory and boxes. */
 struct team {
     int       i, t;                   /* its number, the thread's number in it */
     uint8_t  *places;
@@ -93,6 +94,7 @@ CU_INLINE const uint8_t *at_piece(const struct cu_experts &e, const struct pick 
     return p.rows + piece * PIECE * e.w.row_bytes;
 }
 
+/* The row's picks, before the block's turn. */
 CU_INLINE void look_up_picks(const struct cu_experts &e, int row, struct pick *pick)
 {
 #pragma unroll 1
