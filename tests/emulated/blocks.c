@@ -72,11 +72,11 @@ struct block {
     alignas(16) char variable[VARIABLE];
 };
 
-/* In the kernel's shared memory: how many bytes have yet to come, whether somebody has yet to say so, and how often
- * both were done. */
+/* In the kernel's shared memory: how many bytes have yet to come, how many of so many threads have yet to arrive, or to
+ * say so, and how often both were done. */
 struct box {
     int32_t n_bytes;
-    int16_t n_pending;
+    uint8_t n_pending, n_arrivals;
     uint16_t n_phases;
 };
 
@@ -270,7 +270,7 @@ static void check_box(struct box *b)
 {
     if (b->n_pending > 0 || b->n_bytes != 0)
         return;
-    b->n_pending = 1;
+    b->n_pending = b->n_arrivals;
     b->n_phases++;
     wake(b);
 }
@@ -539,9 +539,18 @@ struct emu_way emu_ask_cluster(void)
     return m->me->cluster_phase == m->n_phases ? wait_for(&m->n_phases) : stay;
 }
 
-void emu_open_box(uint64_t *box)
+void emu_open_box(uint64_t *box, int n_arrivals)
 {
-    memcpy(box, &(struct box){ .n_pending = 1 }, sizeof *box);
+    memcpy(box, &(struct box){ .n_pending = (uint8_t)n_arrivals, .n_arrivals = (uint8_t)n_arrivals }, sizeof *box);
+}
+
+void emu_arrive_at(uint64_t *box)
+{
+    struct box *b = (struct box *)box;
+    if (!b->n_pending)
+        broken("more threads arrive at a box than it was opened for");
+    b->n_pending--;
+    check_box(b);
 }
 
 void emu_expect_bytes(uint64_t *box, int bytes)

@@ -60,7 +60,8 @@ void  emu_copies_commit(void);
 void  emu_copies_wait(int n_left);              /* until so many of the committed groups are left */
 void  emu_cluster_arrive(void);
 /* Boxes, and words sent to another block of the cluster: see kernels/cuda/cu_machine.h. */
-void  emu_open_box(uint64_t *box);
+void  emu_open_box(uint64_t *box, int n_arrivals);
+void  emu_arrive_at(uint64_t *box);
 void  emu_expect_bytes(uint64_t *box, int bytes);
 void  emu_send(float v, float *to, uint64_t *box, int block);
 void  emu_copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box);

@@ -388,7 +388,7 @@ CU_INLINE void share_out(struct head_memory<D> &memory, int r, int j, float out)
         send(out, to, box, (blockIdx.x + i) % PARTS);
     meet(2, MINE);
     if (PARTS > 1)
-        await_box(box, r / 2 % 2);
+        await_sent(box, r / 2 % 2);
 }
 
 /* Columns of a head, row by row; by D / PARTS threads. */

@@ -369,7 +369,7 @@ CU_INLINE void fold_chunks(const struct eight_rows &f, struct sent_chunks<HD> &s
     struct i16_row row = row_from(mine, r);
     float4 acc = make_float4(0, 0, 0, 0);
     float m = -INFINITY, z = 0;
-    await_box(&s.box, 0);
+    await_sent(&s.box, 0);
 #pragma unroll 1
     for (int c = row.first / CHUNK; row.there && c <= row.pos / CHUNK; c++) {
         float4 v = s.sums[((c - begin) * n + i) * 8 + threadIdx.x % 8];

@@ -50,11 +50,21 @@ CU_INLINE void meet(int barrier, int threads)
  * all threads of the cluster arrive, and each waits for that before it sends. Each time a thread says how many bytes
  * the block expects, and whoever reads them awaits the box: the first time with turn 0, then 1, 0 and so on. The next
  * may be sent when all have. */
-CU_INLINE void open_box(uint64_t *box)
+CU_INLINE void open_box(uint64_t *box, int n_arrivals = 1)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
-                 "fence.mbarrier_init.release.cluster;" :: "r"((uint32_t)__cvta_generic_to_shared(box)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n\t"
+                 "fence.mbarrier_init.release.cluster;"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(n_arrivals) : "memory");
+#endif
+}
+
+/* Arrives at a box that expects no bytes, but arrivals. Whoever awaits it sees what the thread wrote before. */
+CU_INLINE void arrive_at(uint64_t *box)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(box)) : "memory");
 #endif
 }
 
@@ -93,13 +103,28 @@ CU_INLINE void send(float v, float *to, uint64_t *box, int block)
 #endif
 }
 
-CU_INLINE void await_box(uint64_t *box, int turn)
+/* Awaits words of other blocks. */
+CU_INLINE void await_sent(uint64_t *box, int turn)
 {
 #if __CUDA_ARCH__ >= 900
     uint32_t there;
     do
         asm volatile("{\n\t.reg .pred p;\n\t"
                      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
+    while (!there);
+#endif
+}
+
+/* Awaits copies, or arrivals, of the block's own: unlike await_sent it leaves the first cache as it is. */
+CU_INLINE void await_box(uint64_t *box, int turn)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t there;
+    do
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n\t"
                      "selp.u32 %0, 1, 0, p;\n\t}"
                      : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
     while (!there);
@@ -166,10 +191,31 @@ CU_INLINE void look_again(void)
 {
 }
 
+/* True for one lane of a warp. Unlike after a comparison of lanes the compiler knows that it is one: bulk copies that
+ * this lane sends for, from addresses that are the same for the warp, take a few instructions each instead of a loop
+ * over lanes. All lanes call it. */
+CU_INLINE bool one_of_warp(void)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t is;
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "elect.sync _|p, 0xffffffff;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t}" : "=r"(is));
+    return is;
+#else
+    return threadIdx.x % WARP == 0;
+#endif
+}
+
 /* Tells the compiler that all lanes of a warp have this value. */
 CU_INLINE int uniform(int v)
 {
     return __shfl_sync(ALL_LANES, v, 0);
+}
+
+CU_INLINE const uint8_t *uniform(const uint8_t *p)
+{
+    return (const uint8_t *)__shfl_sync(ALL_LANES, (unsigned long long)p, 0);
 }
 
 /* The largest over the warp, for every lane. */

@@ -49,9 +49,14 @@ EMU_INLINE void wait_cluster(void)
     emu_cluster_wait();
 }
 
-EMU_INLINE void open_box(uint64_t *box)
+EMU_INLINE void open_box(uint64_t *box, int n_arrivals = 1)
 {
-    emu_open_box(box);
+    emu_open_box(box, n_arrivals);
+}
+
+EMU_INLINE void arrive_at(uint64_t *box)
+{
+    emu_arrive_at(box);
 }
 
 EMU_INLINE void expect_bytes(uint64_t *box, int bytes)
@@ -79,6 +84,16 @@ EMU_INLINE void await_box(uint64_t *box, int turn)
     emu_await_box(box, turn);
 }
 
+EMU_INLINE void await_sent(uint64_t *box, int turn)
+{
+    emu_await_box(box, turn);
+}
+
+EMU_INLINE bool one_of_warp(void)
+{
+    return threadIdx.x % WARP == 0;
+}
+
 EMU_INLINE uint4 fetch16(const char *p)
 {
     return *(const uint4 *)p;
@@ -99,6 +114,11 @@ EMU_INLINE unsigned long long device_ns(void)
 EMU_INLINE int uniform(int v)
 {
     return (int)emu_exchange((uint64_t)(int64_t)v)[0];
+}
+
+EMU_INLINE const uint8_t *uniform(const uint8_t *p)
+{
+    return (const uint8_t *)emu_exchange((uint64_t)(uintptr_t)p)[0];
 }
 
 EMU_INLINE uint32_t warp_max(uint32_t v)
