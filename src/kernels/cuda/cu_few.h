@@ -1,90 +1,131 @@
 /* Products of quantised weights with a few rows of activations on the tensor cores, in the order of docs/numerics.md:
  * a weight is read and unpacked once for up to sixteen rows.
  *
- *     a tile     sixteen weight rows; a team of warps has it, each every so many-th of its segments (256 elements)
+ *     a tile     sixteen weight rows, which a team of warps has
+ *     a task     a segment (256 elements) of a tile, by a warp
  *     mma        isum of the 16 weight rows and 8 columns, which are rows of activations, for one block of 32. Lane l,
- *                with g = l / 4 and t = l % 4, has of weight rows g and g + 8 and of column g the elements
- *                4 t .. 4 t + 3 and 16 + 4 t .. 16 + 4 t + 3, and the sums of columns 2 t and 2 t + 1
- *     sums       of a round, a segment of each warp, go to shared memory, where a thread an output adds them up, left
- *                to right. A warp that has whole tiles adds them in its registers
+ *                with g = l / 4 and t = l % 4, has of weight rows g and g + 8 and of column g eight elements, those
+ *                from 8 t on or, where halves of a block are taken apart, four from 4 t and four from 16 + 4 t on;
+ *                and the sums of columns 2 t and 2 t + 1
  *
- * A warp has a ring of slots, to which the bytes of its next tasks, segments of tiles, are copied while it computes. */
+ * Weights' rows and the columns lie in shared memory. How they come there, and who adds up the sums of segments, is
+ * told in cu_few.cu. */
 #ifndef PF_CU_FEW_H
 #define PF_CU_FEW_H
 
-#include <cuda_pipeline.h>
-
 #include "kernels/cuda/cu_dot_types.h"
 #include "kernels/cuda/cu_few_api.h"
+#include "kernels/cuda/cu_linear.h"
 
-enum { TILE_ROWS = 16, SEGMENT = 8, MOST_WARPS = 15 };       /* a barrier for each team, and one for all */
+enum { TILE_ROWS = 16, SEGMENT = 8 };
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
 
 /* BYTES: a segment of a row. SKIP: how far a row may begin past a multiple of 16. WHOLE: a row is whole segments.
- * scale: what block k's sum is multiplied by and, with `minimums`, the negative of the minimum; with `halves` the two
- * integer scales of 16 bits. codes: two words of a lane, which go with its two words of activations; MIXED: codes of
- * the block's halves alternate in them. MINUS: how much each code is too large. PACKED: scales take some unpacking,
- * which is done once for all lanes of a row.
+ * NEIGHBOURS: a lane's elements of a block are eight neighbours. MIXED: codes of the block's halves alternate in a
+ * lane's words. MINUS: how much each code is too large. PACKED: scales take some unpacking, which is done once for all
+ * lanes of a row: `scales` gives those of blocks t and t + 4, instead of `scale`.
  *
- * A column's side of a block of 32 is its scale, and what goes with the sum of its codes: their product where there are
- * minimums, else -MINUS times the sum, or, with `halves`, the sums of both as they are. */
+ * view: what a lane knows of a row's segment. codes: its two words of block k, which go with its two words of
+ * activations. scale: what block k's sum is multiplied by and, with `minimums`, the negative of the minimum; with
+ * `halves` the two integer scales of 16 elements each, and `row_scale` what all sums of the segment are multiplied
+ * by. */
 struct few_type {
-    static constexpr bool WHOLE = false, minimums = false, halves = false, MIXED = false, PACKED = false;
+    static constexpr bool WHOLE = false, NEIGHBOURS = false, MIXED = false, PACKED = false, minimums = false,
+                          halves = false;
     enum { MINUS = 0, SKIP = 15 };
 };
 
-CU_INLINE uint32_t word_at(const uint8_t *p)
-{
-    uint32_t w[1];
-    load_words(p, w);
-    return w[0];
-}
-
 template <bool FIVE>
 struct few_k45 : few_type {
-    static constexpr bool WHOLE = true, minimums = true, PACKED = true;
+    static constexpr bool WHOLE = true, NEIGHBOURS = true, PACKED = true, minimums = true;
     enum { BYTES = FIVE ? 176 : 144, SKIP = 0 };
+    typedef const uint8_t *view;
 
-    static CU_READ_FN float2 scale(const uint8_t *row, int k)
+    static CU_READ_FN view view_of(const uint8_t *segment)
     {
-        const uint32_t *head = (const uint32_t *)row;
-        struct scale_min sm = scale_min_words(head[1], head[2], head[3], k);
-        float d = half_value((uint16_t)head[0]), dmin = half_value((uint16_t)(head[0] >> 16));
-        return make_float2(d * (float)sm.sc, -(dmin * (float)sm.mn));
+        return segment;
     }
 
-    static CU_READ_FN void codes(const uint8_t *row, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN void scales(view v, int t, uint2 (&out)[2])
     {
-        const uint32_t *q = (const uint32_t *)(row + (FIVE ? 48 : 16) + 32 * (k / 2)) + t,
-                       *fifth = (const uint32_t *)(row + 16) + t;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            w[i] = q[4 * i] >> 4 * (k % 2) & 0x0f0f0f0f;
-            if (FIVE)
-                w[i] |= (fifth[4 * i] >> k & 0x01010101) << 4;
+        uint4 head = *(const uint4 *)v;
+        float d = half_value((uint16_t)head.x), dmin = -half_value((uint16_t)(head.x >> 16));
+        uint32_t sc = head.y >> 8 * t, mn = head.z >> 8 * t, both = head.w >> 8 * t;
+        out[0] = scale_of(d, sc & 63, dmin, mn & 63);
+        out[1] = scale_of(d, (both & 15) | (sc >> 2 & 0x30), dmin, (both >> 4 & 15) | (mn >> 2 & 0x30));
+    }
+
+    static CU_READ_FN uint2 scale_of(float d, uint32_t sc, float dmin, uint32_t mn)
+    {
+        return make_uint2(pf_float_bits(d * (float)(int)sc), pf_float_bits(dmin * (float)(int)mn));
+    }
+
+    static CU_READ_FN void codes(view v, int k, int t, uint32_t (&w)[2])
+    {
+        uint2 four = *(const uint2 *)(v + (FIVE ? 48 : 16) + 32 * (k / 2) + 8 * t);
+        w[0] = four.x >> 4 * (k % 2) & 0x0f0f0f0f;
+        w[1] = four.y >> 4 * (k % 2) & 0x0f0f0f0f;
+        if (FIVE) {
+            uint2 fifth = *(const uint2 *)(v + 16 + 8 * t);
+            w[0] |= (k < 4 ? fifth.x << (4 - k) : fifth.x >> (k - 4)) & 0x10101010;
+            w[1] |= (k < 4 ? fifth.y << (4 - k) : fifth.y >> (k - 4)) & 0x10101010;
         }
     }
 };
 
-struct few_k6 : few_type {
-    static constexpr bool WHOLE = true, halves = true, PACKED = true;
-    enum { BYTES = 210, MINUS = 32 };
+/* Words of a segment that begins at an even address. Words that lie multiples of four bytes behind it are found
+ * from `at`, `shift` bits further; those that lie two bytes behind these, from `past`, and 16 bits further or not. */
+struct even_words {
+    const uint8_t  *segment;
+    const uint32_t *at, *past;
+    int             shift;
+};
 
-    static CU_READ_FN float2 scale(const uint8_t *row, int k)
+CU_INLINE struct even_words even_words_of(const uint8_t *segment)
+{
+    int odd = (uint32_t)(uintptr_t)segment >> 1 & 1;
+    return { segment, (const uint32_t *)(segment - 2 * odd), (const uint32_t *)(segment + 2 * odd), 16 * odd };
+}
+
+/* The word `from` bytes behind the segment's beginning, and t words further. */
+CU_INLINE uint32_t even_word(const struct even_words &v, int from, int t)
+{
+    const uint32_t *p = from % 4 ? v.past + (from - 2) / 4 + t : v.at + from / 4 + t;
+    return __funnelshift_r(p[0], p[1], from % 4 ? v.shift ^ 16 : v.shift);
+}
+
+struct few_k6 : few_type {
+    static constexpr bool WHOLE = true, PACKED = true, halves = true;
+    enum { BYTES = 210, MINUS = 32 };
+    typedef struct even_words view;
+
+    static CU_READ_FN view view_of(const uint8_t *segment)
     {
-        const int8_t *sc = (const int8_t *)row + 192 + 2 * k;
-        uint32_t both = (uint32_t)(sc[0] & 0xffff) | (uint32_t)sc[1] << 16;
-        return make_float2(half_value(*(const uint16_t *)(row + 208)), pf_bits_float(both));
+        return even_words_of(segment);
     }
 
-    static CU_READ_FN void codes(const uint8_t *row, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN float row_scale(const view &v)
     {
-        const uint8_t *low = row + 64 * (k / 4) + 32 * (k % 2) + 4 * t, *high = row + 128 + 32 * (k / 4) + 4 * t;
+        return half_value(*(const uint16_t *)(v.segment + 208));
+    }
+
+    static CU_READ_FN void scales(const view &v, int t, uint2 (&out)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int both = *(const int16_t *)(v.segment + 192 + 2 * t + 8 * i);
+            out[i] = make_uint2((uint32_t)(int)(int8_t)both, (uint32_t)(both >> 8));
+        }
+    }
+
+    static CU_READ_FN void codes(const view &v, int k, int t, uint32_t (&w)[2])
+    {
         int p = k % 4;                       /* words are loaded once for all blocks that share them */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            uint32_t four = word_at(low + 16 * i), two = word_at(high + 16 * i);
+            uint32_t four = even_word(v, 64 * (k / 4) + 32 * (k % 2) + 16 * i, t),
+                     two = even_word(v, 128 + 32 * (k / 4) + 16 * i, t);
             two = p < 2 ? two << (4 - 2 * p) : two >> (2 * p - 4);
             w[i] = (four >> p / 2 * 4 & 0x0f0f0f0f) | (two & 0x30303030);
         }
@@ -93,30 +134,42 @@ struct few_k6 : few_type {
 
 struct few_q8 : few_type {
     enum { BYTES = 8 * 34 };
+    typedef struct even_words view;
 
-    static CU_READ_FN float2 scale(const uint8_t *row, int k)
+    static CU_READ_FN view view_of(const uint8_t *segment)
     {
-        return make_float2(half_value(*(const uint16_t *)(row + 34 * k)), 0);
+        return even_words_of(segment);
     }
 
-    static CU_READ_FN void codes(const uint8_t *row, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN uint2 scale(const view &v, int k)
     {
-        w[0] = word_at(row + 34 * k + 2 + 4 * t);
-        w[1] = word_at(row + 34 * k + 18 + 4 * t);
+        return make_uint2(pf_float_bits(half_value(*(const uint16_t *)(v.segment + 34 * k))), 0);
+    }
+
+    static CU_READ_FN void codes(const view &v, int k, int t, uint32_t (&w)[2])
+    {
+        w[0] = even_word(v, 34 * k + 2, t);
+        w[1] = even_word(v, 34 * k + 18, t);
     }
 };
 
 struct few_q4 : few_type {
     enum { BYTES = 8 * 18, MINUS = 8 };
+    typedef struct even_words view;
 
-    static CU_READ_FN float2 scale(const uint8_t *row, int k)
+    static CU_READ_FN view view_of(const uint8_t *segment)
     {
-        return make_float2(half_value(*(const uint16_t *)(row + 18 * k)), 0);
+        return even_words_of(segment);
     }
 
-    static CU_READ_FN void codes(const uint8_t *row, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN uint2 scale(const view &v, int k)
     {
-        uint32_t both = word_at(row + 18 * k + 2 + 4 * t);
+        return make_uint2(pf_float_bits(half_value(*(const uint16_t *)(v.segment + 18 * k))), 0);
+    }
+
+    static CU_READ_FN void codes(const view &v, int k, int t, uint32_t (&w)[2])
+    {
+        uint32_t both = even_word(v, 18 * k + 2, t);
         w[0] = both & 0x0f0f0f0f;
         w[1] = both >> 4 & 0x0f0f0f0f;
     }
@@ -125,17 +178,25 @@ struct few_q4 : few_type {
 struct few_mx4 : few_type {
     static constexpr bool MIXED = true;
     enum { BYTES = 8 * 17, MINUS = 12 };
+    typedef const uint8_t *view;
 
-    static CU_READ_FN float2 scale(const uint8_t *row, int k)
+    static CU_READ_FN view view_of(const uint8_t *segment)
     {
-        return make_float2(mx_scale(row[17 * k]), 0);
+        return segment;
     }
 
-    static CU_READ_FN void codes(const uint8_t *row, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN uint2 scale(view v, int k)
     {
-        uint32_t c = word_at(row + 17 * k + 1 + 4 * t), v = c ^ 0x88888888;
-        w[0] = e2m1_plus_12(c, v);
-        w[1] = e2m1_plus_12(c >> 16, v >> 16);
+        return make_uint2(pf_float_bits(mx_scale(v[17 * k])), 0);
+    }
+
+    static CU_READ_FN void codes(view v, int k, int t, uint32_t (&w)[2])
+    {
+        uint32_t c[1];
+        load_words(v + 17 * k + 1 + 4 * t, c);
+        uint32_t high = c[0] ^ 0x88888888;
+        w[0] = e2m1_plus_12(c[0], high);
+        w[1] = e2m1_plus_12(c[0] >> 16, high >> 16);
     }
 };
 
@@ -144,11 +205,20 @@ struct few_mx4 : few_type {
 
 /* ---- Shared memory ----------------------------------------------------------------------------------------------- */
 
-/* Bytes from one row of a task to the next, beginning wherever the row does: rows lie in different banks. */
+/* Bytes from one row of a tile to the next, of so many segments each, beginning wherever the row does: rows lie in
+ * different banks. */
 template <class T>
-CU_HOST_FN constexpr int few_stride(void)
+CU_HOST_FN constexpr int few_stride(int n_segments)
 {
-    return (T::BYTES + T::SKIP + 15) / 32 * 32 + 16;
+    int bytes = (n_segments * T::BYTES + T::SKIP + 15) / 16 * 16;
+    return T::NEIGHBOURS ? (bytes + 95) / 128 * 128 + 32 : (bytes + 15) / 32 * 32 + 16;
+}
+
+/* From one column's codes to the next. */
+template <class T>
+CU_HOST_FN constexpr int few_pitch(int n)
+{
+    return n + (T::NEIGHBOURS ? 32 : 16);
 }
 
 /* Columns that a block has room for: 16, or 8 where they are no more. */
@@ -163,24 +233,45 @@ CU_HOST_FN int n_segments(int n)
     return (n + 255) / 256;
 }
 
-/* How a block's warps and memory are dealt out. alone: a warp has whole tiles, so many next to each other; 0: teams. */
-struct few_shape {
-    int n_teams, team_warps, n_slots, alone;
+/* A column's side of a block of 32: its scale and, if there are minimums, the product of that with the sum of the
+ * column's codes; else, if there is MINUS, what a sum begins with: with `halves` what both begin with. Sums of 32
+ * products begin at EXACT besides: then their bits are those of a float, WHOLE_FLOAT more than the sum, which is exact
+ * as long as sums are less than 2^22: 32 products of bytes are. */
+enum { EXACT = 0x4b400000 };
+static constexpr float WHOLE_FLOAT = 12582912.0f;
+
+template <class T>
+struct few_has {
+    static constexpr bool pair = T::minimums || T::MINUS, scale = !pair || T::halves;
+    enum { BYTES = (pair ? 8 : 0) + (scale ? 4 : 0) };
 };
 
-/* A block's memory. */
-struct few_room {
-    uint8_t *x;                   /* [COLUMNS][n + 16] */
-    float2  *side;                /* [n / 32][COLUMNS] */
-    float   *sums;                /* this team's: [2][team_warps][TILE_ROWS][COLUMNS + 1], by turns of rounds; of a warp
-                                     alone its outputs, [COLUMNS][WARP] */
-    float   *totals;              /* this team's: [COLUMNS][TILE_ROWS] */
-    float2  *scales;              /* this warp's: [SEGMENT][TILE_ROWS], if they are packed in T's rows */
-    uint8_t *slots;               /* this warp's: [n_slots][TILE_ROWS][stride] */
+/* The activations' columns in a block's memory. */
+struct few_x {
+    uint8_t *x;                   /* [COLUMNS][pitch], codes */
+    uint2   *pair;                /* [n / 32][COLUMNS], if T has them */
+    float   *scale;               /* [n / 32][COLUMNS], if T has them */
 };
+
+template <class T, bool WIDE>
+CU_HOST_FN size_t few_x_bytes(int n)
+{
+    return few_columns_of<WIDE>() * ((size_t)few_pitch<T>(n) + n / 32 * few_has<T>::BYTES);
+}
+
+template <class T, bool WIDE>
+CU_INLINE struct few_x few_x_at(uint8_t *memory, int n)
+{
+    constexpr int COLUMNS = few_columns_of<WIDE>();
+    uint2 *pair = (uint2 *)(memory + COLUMNS * few_pitch<T>(n));
+    return { memory, pair, (float *)(pair + (few_has<T>::pair ? n / 32 * COLUMNS : 0)) };
+}
+
+/* Floats that a warp's sums of a segment take, and scales of its rows, if they are packed. */
+enum { SCALES = SEGMENT + 2 };
 
 template <bool WIDE>
-CU_HOST_FN constexpr int few_round(void)
+CU_HOST_FN constexpr int few_sums(void)
 {
     return TILE_ROWS * (few_columns_of<WIDE>() + 1);
 }
@@ -188,224 +279,199 @@ CU_HOST_FN constexpr int few_round(void)
 template <class T>
 CU_HOST_FN constexpr int few_scale_count(void)
 {
-    return T::PACKED ? SEGMENT * TILE_ROWS : 0;
-}
-
-template <class T, bool WIDE>
-CU_HOST_FN size_t few_bytes(int n, struct few_shape s)
-{
-    size_t of_column = (size_t)n + 16 + n / 32 * sizeof(float2) + s.n_teams * TILE_ROWS * sizeof(float),
-           of_warp = 2 * few_round<WIDE>() * sizeof(float) + few_scale_count<T>() * sizeof(float2) +
-                     (size_t)s.n_slots * TILE_ROWS * few_stride<T>();
-    return few_columns_of<WIDE>() * of_column + s.n_teams * s.team_warps * of_warp;
-}
-
-template <class T, bool WIDE>
-CU_INLINE struct few_room few_room_at(void *memory, int n, struct few_shape s)
-{
-    constexpr int COLUMNS = few_columns_of<WIDE>(), ROUND = few_round<WIDE>();
-    int warp = threadIdx.x / WARP, team = warp / s.team_warps, n_warps = s.n_teams * s.team_warps;
-    struct few_room m;
-    m.x = (uint8_t *)memory;
-    m.side = (float2 *)(m.x + COLUMNS * (n + 16));
-    m.sums = (float *)(m.side + n / 32 * COLUMNS);
-    m.totals = m.sums + n_warps * 2 * ROUND;
-    float2 *scales = (float2 *)(m.totals + s.n_teams * COLUMNS * TILE_ROWS);
-    m.sums += team * s.team_warps * 2 * ROUND;
-    m.totals += team * COLUMNS * TILE_ROWS;
-    m.scales = scales + warp * few_scale_count<T>();
-    m.slots = (uint8_t *)(scales + n_warps * few_scale_count<T>()) + warp * s.n_slots * TILE_ROWS * few_stride<T>();
-    return m;
+    return T::PACKED ? SCALES * TILE_ROWS : 0;
 }
 
 /* What goes with the sum of a block's codes. */
 template <class T>
-CU_INLINE float few_more(float d, int two)
+CU_INLINE uint2 few_pair(float d, int two)
 {
-    int sum = (int)(int16_t)two + (two >> 16);
+    int lower = (int)(int16_t)two, upper = two >> 16;
     if (T::halves)
-        return pf_bits_float((uint32_t)two);
-    return T::minimums ? d * (float)sum : pf_bits_float((uint32_t)(-T::MINUS * sum));
+        return make_uint2((uint32_t)(-T::MINUS * lower), (uint32_t)(-T::MINUS * upper));
+    return make_uint2(pf_float_bits(d), T::minimums ? pf_float_bits(d * (float)(lower + upper)) :
+                                                      (uint32_t)(EXACT - T::MINUS * (lower + upper)));
 }
 
-/* The columns' codes and their sides, by all threads. */
+/* What goes with the columns, by all threads. */
 template <class T, bool WIDE>
-CU_INLINE void few_columns(const struct few_room &m, const struct x_row &x, int n, int n_columns)
+CU_INLINE void few_sides(const struct few_x &m, const struct x_row &x, int n, int n_columns)
 {
-    enum { AT_ONCE = 4 };
-    int n_blocks = n / 32, n_pieces = n_columns * (n / 16);
+    enum { COLUMNS = few_columns_of<WIDE>(), AT_ONCE = 4 };
+    int n_blocks = n / 32, step = blockDim.x / COLUMNS, c = threadIdx.x % COLUMNS;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < n_pieces; i += AT_ONCE * blockDim.x) {
-        uint4 v[AT_ONCE];
+    for (int first = threadIdx.x / COLUMNS; first < n_blocks && c < n_columns; first += AT_ONCE * step) {
+        float d[AT_ONCE];
+        int two[AT_ONCE] = {};
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            v[k] = fresh16(x.q + 16 * (size_t)min(i + k * (int)blockDim.x, n_pieces - 1));
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            int at = i + k * blockDim.x;
-            if (at < n_pieces)
-                *(uint4 *)(m.x + 16 * (at + at / (n / 16))) = v[k];
+        for (int i = 0; i < AT_ONCE; i++) {
+            int b = c * n_blocks + min(first + i * step, n_blocks - 1);
+            d[i] = x.d[b];
+            if (few_has<T>::pair)
+                two[i] = ((const int *)x.s)[b];
         }
-    }
-#pragma unroll 2
-    for (int i = threadIdx.x; i < n_columns * n_blocks; i += blockDim.x) {
-        int c = i / n_blocks, b = i - c * n_blocks;
-        m.side[b * few_columns_of<WIDE>() + c] = make_float2(x.d[i], few_more<T>(x.d[i], ((const int *)x.s)[i]));
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            int b = min(first + i * step, n_blocks - 1);
+            if (few_has<T>::pair)
+                m.pair[b * COLUMNS + c] = few_pair<T>(d[i], two[i]);
+            if (few_has<T>::scale)
+                m.scale[b * COLUMNS + c] = d[i];
+        }
     }
 }
 
 /* ---- A task ------------------------------------------------------------------------------------------------------ */
 
-/* The rows of a tile: the first one in device memory, and how many there are. */
-struct few_rows {
-    const uint8_t *base;
-    int            n;
-};
-
-/* A lane's two rows of a task: where their segment begins, and how far that is past a multiple of 16. What is not there
- * is not copied; what comes of it, nobody wants. */
-struct few_row {
-    const uint8_t *from[2];
-    int            skip[2], n_blocks, n;
-};
-
+/* What a lane multiplies of a task: its rows in a slot, its columns' codes, and what goes with rows and columns. */
 template <class T>
-CU_INLINE struct few_row few_row_of(const struct few_rows &w, uint32_t row_bytes, int n, int segment)
-{
-    struct few_row r;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        r.from[h] = w.base + (size_t)(threadIdx.x % WARP / 4 + 8 * h) * row_bytes + segment * T::BYTES;
-        r.skip[h] = (int)((uintptr_t)r.from[h] & 15);
-    }
-    r.n_blocks = min(n / 32 - segment * SEGMENT, (int)SEGMENT);
-    r.n = w.n;
-    return r;
-}
-
-/* Starts copying the task's rows to a slot: four lanes a row. */
-template <class T>
-CU_INLINE void few_stage(const struct few_row &r, uint8_t *slot)
-{
-    constexpr int PIECES = (T::BYTES + T::SKIP + 15) / 16;
-    int lane = threadIdx.x % WARP, bytes = T::WHOLE ? (int)T::BYTES : (int)T::BYTES / SEGMENT * r.n_blocks;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int left = r.skip[h] + bytes - lane % 4 * 16;
-        const uint8_t *from = r.from[h] - r.skip[h] + lane % 4 * 16;
-        uint8_t *to = slot + (lane / 4 + 8 * h) * few_stride<T>() + lane % 4 * 16;
-#pragma unroll
-        for (int j = 0; j < (PIECES + 3) / 4; j++)
-            if (64 * j < left && lane / 4 + 8 * h < r.n)
-                __pipeline_memcpy_async(to + 64 * j, from + 64 * j, 16);
-    }
-}
-
-/* What a lane multiplies of a task: its rows in a slot, its column's codes, and what goes with rows and columns. */
 struct few_lane {
-    const uint8_t *row[2], *x[2];
-    const float2  *scales, *side;
+    typename T::view view[2];
+    const uint8_t *x[2];
+    const uint2   *scales, *pair;
+    const float   *scale;
+    float          row_scale[2];
 };
 
 /* The scales of a whole segment's blocks, each by one lane. */
 template <class T>
-CU_INLINE void few_scales(const struct few_lane &l, float2 *scales)
+CU_INLINE void few_scales(const struct few_lane<T> &l, uint2 *scales)
 {
     int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int k = t; k < SEGMENT; k += 4)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            scales[k * TILE_ROWS + g + 8 * h] = T::scale(l.row[h], k);
+    for (int h = 0; h < 2; h++) {
+        uint2 two[2];
+        T::scales(l.view[h], t, two);
+        scales[(g + 8 * h) * SCALES + t] = two[0];
+        scales[(g + 8 * h) * SCALES + t + 4] = two[1];
+    }
     __syncwarp();
 }
 
+/* The scales of blocks k and k + 1 of a lane's rows. */
 template <class T>
-CU_INLINE float few_step(float2 w, float2 side, int lower, int upper, float s)
+CU_INLINE void few_two_scales(const struct few_lane<T> &l, int k, uint2 (&scale)[2][2])
 {
-    int isum = lower;
-    if (T::halves) {
-        int sc = (int)pf_float_bits(w.y);
-        isum = (int)(int16_t)sc * lower + (sc >> 16) * upper;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if constexpr (T::PACKED) {
+            uint4 v = *(const uint4 *)(l.scales + 8 * h * SCALES + k);
+            scale[0][h] = make_uint2(v.x, v.y), scale[1][h] = make_uint2(v.z, v.w);
+        } else {
+            scale[0][h] = T::scale(l.view[h], k), scale[1][h] = T::scale(l.view[h], k + 1);
+        }
     }
-    s = fmaf(w.x * side.x, (float)isum, s);
-    return T::minimums ? fmaf(w.y, side.y, s) : s;
 }
 
-/* Products of a block's rows with eight columns: of upper halves apart if they have scales of their own. */
+/* A lane's two words of a column's block. */
 template <class T>
-CU_INLINE void few_products(const uint32_t (&w)[2][2], uint32_t x0, uint32_t x1, const float2 (&side)[2],
-                            int (&lower)[4], int (&upper)[4])
+CU_INLINE uint2 few_words(const uint8_t *x, int k)
+{
+    if (T::NEIGHBOURS)
+        return *(const uint2 *)(x + 32 * k);
+    const uint32_t *w = (const uint32_t *)(x + 32 * k);
+    return T::MIXED ? make_uint2(permute(w[0], w[4], 0x5140), permute(w[0], w[4], 0x7362)) : make_uint2(w[0], w[4]);
+}
+
+/* Sums of a block's rows with eight columns, as floats. scale: of the halves, if each has its own. */
+template <class T>
+CU_INLINE void few_isums(const uint32_t (&w)[2][2], uint2 x, const uint2 (&scale)[2], const uint2 (&pair)[2],
+                         float (&isum)[4])
 {
     const uint32_t a[4] = { w[0][0], w[1][0], w[0][1], w[1][1] };
+    int sum[4], upper[4];
     if constexpr (T::halves) {
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-            int two = (int)pf_float_bits(side[c % 2].y);
-            lower[c] = -T::MINUS * (int)(int16_t)two;
-            upper[c] = -T::MINUS * (two >> 16);
-        }
-        mma16_add<true>(lower, a[0], a[1], x0);
-        mma16_add<true>(upper, a[2], a[3], x1);
+        for (int c = 0; c < 4; c++)
+            sum[c] = (int)pair[c % 2].x, upper[c] = (int)pair[c % 2].y;
+        mma16_add<true>(sum, a[0], a[1], x.x);
+        mma16_add<true>(upper, a[2], a[3], x.y);
     } else if (T::MINUS) {
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            lower[c] = (int)pf_float_bits(side[c % 2].y);
-        mma32_add<true>(lower, a, x0, x1);
+            sum[c] = (int)pair[c % 2].y;
+        mma32_more<true>(sum, a, x.x, x.y);
     } else {
-        mma32(lower, a, x0, x1);
+        mma32(sum, a, x.x, x.y, EXACT);
     }
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        isum[c] = T::halves ? (float)((int)scale[c / 2].x * sum[c] + (int)scale[c / 2].y * upper[c]) :
+                              pf_bits_float((uint32_t)sum[c]) - WHOLE_FLOAT;
 }
 
 /* Block k of the segment, for two weight rows and two columns, or two and two. */
 template <class T, bool WIDE>
-CU_INLINE void few_block(const struct few_lane &l, int k, float (&s)[WIDE ? 8 : 4])
+CU_INLINE void few_block(const struct few_lane<T> &l, int k, const uint2 (&scale)[2], float (&s)[WIDE ? 8 : 4])
 {
     uint32_t w[2][2];
-    float2 scale[2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        scale[h] = T::PACKED ? l.scales[k * TILE_ROWS + 8 * h] : T::scale(l.row[h], k);
-        T::codes(l.row[h], k, threadIdx.x % 4, w[h]);
-    }
+    for (int h = 0; h < 2; h++)
+        T::codes(l.view[h], k, threadIdx.x % 4, w[h]);
 #pragma unroll
     for (int i = 0; i < (WIDE ? 2 : 1); i++) {
-        const uint32_t *x = (const uint32_t *)(l.x[i] + 32 * k);
-        const float2 *of = l.side + k * few_columns_of<WIDE>() + 8 * i, side[2] = { of[0], of[1] };
-        uint32_t x0 = T::MIXED ? permute(x[0], x[4], 0x5140) : x[0], x1 = T::MIXED ? permute(x[0], x[4], 0x7362) : x[4];
-        int lower[4] = {}, upper[4] = {};
-        few_products<T>(w, x0, x1, side, lower, upper);
+        int at = k * few_columns_of<WIDE>() + 8 * i;
+        uint2 pair[2] = {};
+        float2 d;
+        if (few_has<T>::pair) {
+            uint4 v = *(const uint4 *)(l.pair + at);
+            pair[0] = make_uint2(v.x, v.y), pair[1] = make_uint2(v.z, v.w);
+            d = make_float2(pf_bits_float(v.x), pf_bits_float(v.z));
+        }
+        if (few_has<T>::scale)
+            d = *(const float2 *)(l.scale + at);
+        float isum[4];
+        few_isums<T>(w, few_words<T>(l.x[i], k), scale, pair, isum);
 #pragma unroll
-        for (int c = 0; c < 4; c++)
-            s[4 * i + c] = few_step<T>(scale[c / 2], side[c % 2], lower[c], upper[c], s[4 * i + c]);
+        for (int c = 0; c < 4; c++) {
+            float dw = T::halves ? l.row_scale[c / 2] : pf_bits_float(scale[c / 2].x), &of = s[4 * i + c];
+            of = fmaf(dw * (c % 2 ? d.y : d.x), isum[c], of);
+            if (T::minimums)
+                of = fmaf(pf_bits_float(scale[c / 2].y), pf_bits_float(pair[c % 2].y), of);
+        }
     }
 }
 
-/* The sums of a segment, whose rows have arrived in a slot: s[4 i + c] is of weight row g + 8 (c / 2) and of column
- * 8 i + 2 t + c % 2. */
+/* The sums of a segment, where the lane's two rows of it lie in shared memory: s[4 i + c] is of weight row
+ * g + 8 (c / 2) and of column 8 i + 2 t + c % 2. scales: room for those of a warp's rows, [TILE_ROWS][SCALES], if
+ * they are packed. */
 template <class T, bool WIDE>
-CU_INLINE void few_segment(const struct few_room &m, const struct few_row &r, int n, int segment,
-                           const uint8_t *slot, float (&s)[WIDE ? 8 : 4])
+CU_INLINE void few_segment(const struct few_x &m, const uint8_t *const (&row)[2], int n, int segment, uint2 *scales,
+                           float (&s)[WIDE ? 8 : 4])
 {
     constexpr int COLUMNS = few_columns_of<WIDE>();
-    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const uint8_t *x = m.x + g * (n + 16) + segment * 256 + 4 * t, *row = slot + g * few_stride<T>();
-    const struct few_lane l = { { row + r.skip[0], row + 8 * few_stride<T>() + r.skip[1] }, { x, x + 8 * (n + 16) },
-                                   m.scales + g, m.side + segment * SEGMENT * COLUMNS + 2 * t };
-    if (T::PACKED)
-        few_scales<T>(l, m.scales);
-    if (T::WHOLE || r.n_blocks == SEGMENT) {
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, side = segment * SEGMENT * COLUMNS + 2 * t;
+    struct few_lane<T> l;
 #pragma unroll
-        for (int k = 0; k < SEGMENT; k++)
-            few_block<T, WIDE>(l, k, s);
-    } else {
-#pragma unroll 1
-        for (int k = 0; k < r.n_blocks; k++)
-            few_block<T, WIDE>(l, k, s);
+    for (int h = 0; h < 2; h++) {
+        l.view[h] = T::view_of(row[h]);
+        l.x[h] = m.x + (g + 8 * h) * few_pitch<T>(n) + segment * 256 + (T::NEIGHBOURS ? 8 : 4) * t;
+        if constexpr (T::halves)
+            l.row_scale[h] = T::row_scale(l.view[h]);
     }
+    l.scales = scales + g * SCALES, l.pair = m.pair + side, l.scale = m.scale + side;
+    if constexpr (T::PACKED)
+        few_scales<T>(l, scales);
+    int n_blocks = n / 32 - segment * SEGMENT;
+    uint2 scale[2][2];
+    if (T::WHOLE || n_blocks >= SEGMENT) {
+#pragma unroll
+        for (int k = 0; k < SEGMENT; k += 2) {
+            few_two_scales<T>(l, k, scale);
+            few_block<T, WIDE>(l, k, scale[0], s);
+            few_block<T, WIDE>(l, k + 1, scale[1], s);
+        }
+        return;
+    }
+    if constexpr (!T::PACKED)
+#pragma unroll 1
+        for (int k = 0; k < n_blocks; k++) {
+            scale[0][0] = T::scale(l.view[0], k), scale[0][1] = T::scale(l.view[1], k);
+            few_block<T, WIDE>(l, k, scale[0], s);
+        }
 }
 
-/* A segment's sums of a tile go to the place that its warp has among a team's. */
+/* A segment's sums of a tile, to [TILE_ROWS][COLUMNS + 1]. */
 template <bool WIDE>
 CU_INLINE void few_put_sums(float *to, const float (&s)[WIDE ? 8 : 4])
 {
@@ -415,27 +481,34 @@ CU_INLINE void few_put_sums(float *to, const float (&s)[WIDE ? 8 : 4])
         to[(g + i % 4 / 2 * 8) * (few_columns_of<WIDE>() + 1) + i / 4 * 8 + 2 * t + i % 2] = s[i];
 }
 
-/* A warp's way through its tasks of a block's tiles, segments of a tile first. */
-struct few_way {
-    int tile, segment, step, end;
+/* ---- Outputs ----------------------------------------------------------------------------------------------------- */
+
+/* Products of which rows of outputs may go to the host's memory, too. */
+struct given_few : cu_linear {
+    struct cu_given_rows given;
 };
 
-CU_INLINE struct few_way few_begin(struct few_shape s, int n_tiles)
+CU_INLINE void finish(const struct given_few &l, const struct cu_part &p, int r, int row, float v)
 {
-    int warp = threadIdx.x / WARP;
-    if (s.alone)
-        return { warp * s.alone, 0, 1, min((warp + 1) * s.alone, n_tiles) };
-    return { warp / s.team_warps, warp % s.team_warps, s.n_teams, n_tiles };
+    if (p.scale != 1.0f)
+        v = v * p.scale;
+    if (p.bias)
+        v = v + p.bias[r];
+    p.y[(size_t)row * p.n_out + r] = v;
+    if (l.given.to[row])
+        l.given.to[row][r] = v;
+    if (l.given.fault)
+        check_logit(v, l.given.fault);
 }
 
-CU_INLINE struct few_way few_next(struct few_way w, struct few_shape s, int segments)
+/* Weight rows that a block has, of one part, where so many blocks share all of them: whole eights, by which they are
+ * shared more evenly than by whole tiles. */
+static int few_block_rows(const struct cu_linear *l, int n_blocks)
 {
-    w.segment += s.team_warps;
-    if (w.segment >= segments) {
-        w.segment = threadIdx.x / WARP % s.team_warps;
-        w.tile += w.step;
-    }
-    return w;
+    int rows = max(n_blocks_of(l, 8) / n_blocks, 1) * 8;
+    while (n_blocks_of(l, rows) > n_blocks)
+        rows += 8;
+    return rows;
 }
 
 #endif
