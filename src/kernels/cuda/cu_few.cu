@@ -1,8 +1,9 @@
-/* Dense products of a few rows of activations (cu_few.h). A block has neighbouring weight rows, whose tiles are
- * multiplied at once if they are few. A team's warps have each every so many-th segment of its tiles, and a ring of
- * slots, to which the bytes of the next ones are copied while they compute; the first are on their way before the
- * turn. Sums of a round, a segment of each warp of a team, go to shared memory, where a thread an output adds them up,
- * left to right; a team of one warp adds them in its registers. */
+/* Dense products of a few rows of activations (cu_few.h): the choice of cu_few_stream.cu where its kernels can be, and
+ * kernels for all other cards. A block has neighbouring weight rows, whose tiles are multiplied at once if they are
+ * few. A team's warps have each every so many-th segment of its tiles, and a ring of slots, to which the bytes of the
+ * next ones are copied while they compute; the first are on their way before the turn. Sums of a round, a segment of
+ * each warp of a team, go to shared memory, where a thread an output adds them up, left to right; a team of one warp
+ * adds them in its registers. */
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/cu_few.h"
@@ -346,6 +347,10 @@ extern "C" cudaError_t pf_cu_few_given(cudaStream_t st, const struct cu_linear *
     struct given_few o;
     (struct cu_linear &)o = *l;
     o.given = *given;
+    bool takes;
+    cudaError_t e = pf_cu_few_stream(st, &o, shared_bytes, &takes);
+    if (e != cudaSuccess || takes)
+        return e;
     switch (l->type) {
 #define X(TYPE, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, &o, shared_bytes);
     CU_FEW_LIST(X)

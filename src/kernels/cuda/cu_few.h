@@ -9,7 +9,7 @@
  *                and the sums of columns 2 t and 2 t + 1
  *
  * Weights' rows and the columns lie in shared memory. How they come there, and who adds up the sums of segments, is
- * told in cu_few.cu. */
+ * told in cu_few.cu and cu_few_stream.cu. */
 #ifndef PF_CU_FEW_H
 #define PF_CU_FEW_H
 
@@ -510,5 +510,8 @@ static int few_block_rows(const struct cu_linear *l, int n_blocks)
         rows += 8;
     return rows;
 }
+
+/* The product by the kernels of cu_few_stream.cu, if *takes then; otherwise nothing is done. */
+extern "C" cudaError_t pf_cu_few_stream(cudaStream_t st, const struct given_few *l, size_t shared_bytes, bool *takes);
 
 #endif
