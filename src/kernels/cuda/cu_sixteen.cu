@@ -46,16 +46,17 @@ static __global__ void __launch_bounds__(THREADS, 3) gate_up(const __grid_consta
     BLOCK_MEMORY(float4, memory);
     __shared__ uint64_t boxes[WARPS];
     wait_turn();
-    int pick = blockIdx.x, expert = e.picks[pick], lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
+    int pick = blockIdx.x, expert = e.picks[pick], lane = threadIdx.x % WARP, warp = uniform(threadIdx.x / WARP),
         round = warp % ROUNDS, first = blockIdx.y * GATE_ROWS, r = first + lane,
         task_first = min(first + warp / ROUNDS % 2 * SIXTEEN, e.n_out - 1);
-    const uint8_t *rows = (warp < WARPS / 2 ? e.w : e.w2).data[expert];
+    const uint8_t *rows = uniform((warp < WARPS / 2 ? e.w : e.w2).data[expert]);
     struct mates m = mates_of(e.picks, e.rows * e.n_used, pick, expert);         /* while the address comes */
     if (!rows || m.place % SHARED_BY)
         return;
     uint8_t *slots = (uint8_t *)memory, *slot = slots + warp * K4_SLOT;
     if (lane == 0)
         open_box(&boxes[warp]);
+    __syncwarp();
     send_for_sixteen(slot, rows + task_first * e.w.row_bytes + round * K4_PITCH, e.w.row_bytes,
                      e.n_out - 1 - task_first, min((int)ROUND_SEGMENTS, e.n / 256 - round * ROUND_SEGMENTS) * K4_BYTES,
                      &boxes[warp]);

@@ -25,16 +25,16 @@ CU_INLINE uint2 if_one(uint2 x, uint32_t one)
 /* Rows begin at multiples of 16. Those of four neighbours lie in different banks. */
 enum { K4_BYTES = 144, K4_PITCH = ROUND_SEGMENTS * K4_BYTES, K4_MORE = 32, K4_SLOT = 8 * (2 * K4_PITCH + K4_MORE) };
 
-/* Sends for `bytes` of each of sixteen rows, of which those past `last` are the last one again. A warp calls it, and
- * awaits the box. */
+/* Sends for `bytes` of each of sixteen rows, of which those past `last` are the last one again. A warp calls it, with
+ * the same for all lanes, and a box that all of them know to be open. */
 CU_INLINE void send_for_sixteen(uint8_t *slot, const uint8_t *rows, uint64_t row_bytes, int last, int bytes,
                                 uint64_t *box)
 {
-    int r = threadIdx.x % WARP;
-    if (r == 0)
-        expect_bytes(box, SIXTEEN * bytes);
-    __syncwarp();
-    if (r < SIXTEEN)
+    if (!one_of_warp())
+        return;
+    expect_bytes(box, SIXTEEN * bytes);
+#pragma unroll 4
+    for (int r = 0; r < SIXTEEN; r++)
         copy_to_box(slot + r * K4_PITCH + r / 2 * K4_MORE, rows + (uint32_t)min(r, last) * (uint32_t)row_bytes, bytes,
                     box);
 }
