@@ -95,7 +95,7 @@ template <int R>
 CU_INLINE void sum_k4(const uint8_t *slot, const struct x_row *x, int round, int n, uint64_t *box, float (&sum)[2][R])
 {
     int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, first = round * ROUND_SEGMENTS, last = n / 256 - 1;
-    const int8_t *q = x[g % 2].q + min(first + g / 2, last) * 256 + 8 * t;
+    const int8_t *q = (g % 2 ? x[1].q : x[0].q) + min(first + g / 2, last) * 256 + 8 * t;
     uint2 codes[SEGMENT];
     struct x_segment of[R];
     uint32_t one[ROUND_SEGMENTS];
