@@ -80,10 +80,14 @@ struct box {
     uint16_t n_phases;
 };
 
-/* A word that is on its way to another block. */
+/* What is on its way to a block: a word of another one, or a copy of its own. */
 struct letter {
-    float       v, *to;
-    struct box *box;
+    const struct block *block;
+    float          v;
+    const void    *from;                 /* of a copy; NULL: v */
+    void          *to;
+    int            bytes;
+    struct box    *box;
 };
 
 struct machine {
@@ -284,6 +288,15 @@ static struct block *block_of(const void *variable)
     broken("a word is sent to what is no variable of a cluster");
 }
 
+static void bring(const struct letter *l)
+{
+    if (l->block->n_runs == 0)
+        broken("what was sent to a block comes when it has ended");
+    memcpy(l->to, l->from ? l->from : &l->v, (size_t)l->bytes);
+    l->box->n_bytes -= l->bytes;
+    check_box(l->box);
+}
+
 /* Delivers some or all of the letters under way. False: there were none. */
 static bool deliver(bool all)
 {
@@ -292,12 +305,8 @@ static bool deliver(bool all)
         struct letter l = m->letters[i];
         if (!all && roll(4) > 0)
             continue;
-        if (block_of(l.to)->n_runs == 0)
-            broken("a word was sent to a block that has ended");
         m->letters[i--] = m->letters[--m->n_letters];
-        *l.to = l.v;
-        l.box->n_bytes -= (int32_t)sizeof l.v;
-        check_box(l.box);
+        bring(&l);
         any = true;
     }
     return any;
@@ -563,26 +572,28 @@ void emu_expect_bytes(uint64_t *box, int bytes)
     check_box(b);
 }
 
+static void post(struct letter l)
+{
+    if (m->n_letters == N_LETTERS)
+        broken("more is under way to blocks than the emulation has room for");
+    m->letters[m->n_letters++] = l;
+}
+
 void emu_send(float v, float *to, uint64_t *box, int block)
 {
-    char *there = m->blocks[block].variable, *here = m->me->block->variable;
-    if (m->n_letters == N_LETTERS)
-        broken("more words are under way than the emulation has room for");
-    m->letters[m->n_letters++] = (struct letter){ v, (float *)(there + ((char *)to - here)),
-                                                  (struct box *)(there + ((char *)box - here)) };
+    char *there = m->blocks[block].variable, *here = m->me->block->variable, *at = there + ((char *)to - here);
+    post((struct letter){ block_of(at), v, NULL, at, sizeof v, (struct box *)(there + ((char *)box - here)) });
 }
 
 void emu_copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
 {
-    struct box *b = (struct box *)box;
     const uint8_t *memory = (const uint8_t *)emu_block_memory();
     if (((uintptr_t)to | (uintptr_t)from | (uintptr_t)bytes) % 16)
         broken("a copy to shared memory is not aligned");
     if (to < memory || to + bytes > (const uint8_t *)m->memory_end)
         broken("a copy to shared memory goes elsewhere");
-    memcpy(to, from, (size_t)bytes);
-    b->n_bytes -= bytes;
-    check_box(b);
+    memset(to, 0xff, (size_t)bytes);
+    post((struct letter){ m->me->block, 0, from, to, bytes, (struct box *)box });
 }
 
 struct emu_way emu_ask_box(uint64_t *box, int turn)
