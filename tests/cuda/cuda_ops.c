@@ -2069,12 +2069,13 @@ int main(int argc, char **argv)
             given_to_host(rows);
         not_finite();
     }
-    if (wanted("large rows")) {              /* of which eight fit a block's memory, but not sixteen */
+    if (wanted("large rows")) {              /* of which eight fit a block's memory, but not sixteen, on some card */
         sizes.max_n_in = 14336;
         for (int u = 0; u < 2; u++)
             must(units[u]->ops->reserve(units[u], &sizes));
         few_rows_of_large(PF_Q4_K, sizes.max_n_in, 40, 9);
         few_rows_of_large(PF_Q6_K, sizes.max_n_in, 40, 16);
+        few_rows_of_large(PF_Q4_K, 5120, 40, 13);
     }
     for (int u = 0; u < 2; u++)
         units[u]->ops->close(units[u]);
