@@ -46,10 +46,11 @@ CU_INLINE void meet(int barrier, int threads)
     asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
 }
 
-/* Blocks of a cluster send each other words, to shared memory, which a box there counts. A thread opens the box, then
- * all threads of the cluster arrive, and each waits for that before it sends. Each time a thread says how many bytes
- * the block expects, and whoever reads them awaits the box: the first time with turn 0, then 1, 0 and so on. The next
- * may be sent when all have. */
+/* A box in a block's shared memory counts bytes, which copies or other blocks of its cluster bring, or threads that
+ * arrive at it. A thread opens it, for so many arrivals, before any other knows of it: of a cluster, all threads arrive
+ * and wait for that before one sends. Then, each time, one thread says how many bytes the block expects, which is an
+ * arrival, or as many arrive; and whoever needs that awaits the box: the first time with turn 0, then 1, 0 and so on.
+ * The next may be sent for when all have. Awaiting turn 1 of a box that is new is over at once. */
 CU_INLINE void open_box(uint64_t *box, int n_arrivals = 1)
 {
 #if __CUDA_ARCH__ >= 900
