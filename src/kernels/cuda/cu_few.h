@@ -34,18 +34,18 @@ struct few_type {
     static constexpr bool WHOLE = false, NEIGHBOURS = false, MIXED = false, PACKED = false, minimums = false,
                           halves = false;
     enum { MINUS = 0, SKIP = 15 };
-};
-
-template <bool FIVE>
-struct few_k45 : few_type {
-    static constexpr bool WHOLE = true, NEIGHBOURS = true, PACKED = true, minimums = true;
-    enum { BYTES = FIVE ? 176 : 144, SKIP = 0 };
     typedef const uint8_t *view;
 
     static CU_READ_FN view view_of(const uint8_t *segment)
     {
         return segment;
     }
+};
+
+template <bool FIVE>
+struct few_k45 : few_type {
+    static constexpr bool WHOLE = true, NEIGHBOURS = true, PACKED = true, minimums = true;
+    enum { BYTES = FIVE ? 176 : 144, SKIP = 0 };
 
     static CU_READ_FN void scales(view v, int t, uint2 (&out)[2])
     {
@@ -95,15 +95,19 @@ CU_INLINE uint32_t even_word(const struct even_words &v, int from, int t)
     return __funnelshift_r(p[0], p[1], from % 4 ? v.shift ^ 16 : v.shift);
 }
 
-struct few_k6 : few_type {
-    static constexpr bool WHOLE = true, PACKED = true, halves = true;
-    enum { BYTES = 210, MINUS = 32 };
+/* A type whose blocks have an even number of bytes. */
+struct few_even : few_type {
     typedef struct even_words view;
 
     static CU_READ_FN view view_of(const uint8_t *segment)
     {
         return even_words_of(segment);
     }
+};
+
+struct few_k6 : few_even {
+    static constexpr bool WHOLE = true, PACKED = true, halves = true;
+    enum { BYTES = 210, MINUS = 32 };
 
     static CU_READ_FN float row_scale(const view &v)
     {
@@ -132,14 +136,8 @@ struct few_k6 : few_type {
     }
 };
 
-struct few_q8 : few_type {
+struct few_q8 : few_even {
     enum { BYTES = 8 * 34 };
-    typedef struct even_words view;
-
-    static CU_READ_FN view view_of(const uint8_t *segment)
-    {
-        return even_words_of(segment);
-    }
 
     static CU_READ_FN uint2 scale(const view &v, int k)
     {
@@ -153,14 +151,8 @@ struct few_q8 : few_type {
     }
 };
 
-struct few_q4 : few_type {
+struct few_q4 : few_even {
     enum { BYTES = 8 * 18, MINUS = 8 };
-    typedef struct even_words view;
-
-    static CU_READ_FN view view_of(const uint8_t *segment)
-    {
-        return even_words_of(segment);
-    }
 
     static CU_READ_FN uint2 scale(const view &v, int k)
     {
@@ -178,12 +170,6 @@ struct few_q4 : few_type {
 struct few_mx4 : few_type {
     static constexpr bool MIXED = true;
     enum { BYTES = 8 * 17, MINUS = 12 };
-    typedef const uint8_t *view;
-
-    static CU_READ_FN view view_of(const uint8_t *segment)
-    {
-        return segment;
-    }
 
     static CU_READ_FN uint2 scale(view v, int k)
     {
@@ -323,7 +309,7 @@ CU_INLINE void few_sides(const struct few_x &m, const struct x_row &x, int n, in
 
 /* ---- A task ------------------------------------------------------------------------------------------------------ */
 
-/* What a lane multiplies of a task: its rows in a slot, its columns' codes, and what goes with rows and columns. */
+/* What a lane multiplies of a task: its rows, its columns' codes, and what goes with rows and columns. */
 template <class T>
 struct few_lane {
     typename T::view view[2];
@@ -490,10 +476,7 @@ struct given_few : cu_linear {
 
 CU_INLINE void finish(const struct given_few &l, const struct cu_part &p, int r, int row, float v)
 {
-    if (p.scale != 1.0f)
-        v = v * p.scale;
-    if (p.bias)
-        v = v + p.bias[r];
+    v = scaled(p, r, v);
     p.y[(size_t)row * p.n_out + r] = v;
     if (l.given.to[row])
         l.given.to[row][r] = v;

@@ -9,13 +9,18 @@ struct given_linear : cu_linear {
     struct cu_given given;
 };
 
-/* Output r of the row that begins at `at` of y. met: what the residual adds it to. */
-CU_INLINE void finish(const struct given_linear &l, const struct cu_part &p, int r, size_t at, float v, float met)
+/* Output r of a part, from the sum of its products. */
+CU_INLINE float scaled(const struct cu_part &p, int r, float v)
 {
     if (p.scale != 1.0f)
         v = v * p.scale;
-    if (p.bias)
-        v = v + p.bias[r];
+    return p.bias ? v + p.bias[r] : v;
+}
+
+/* Output r of the row that begins at `at` of y. met: what the residual adds it to. */
+CU_INLINE void finish(const struct given_linear &l, const struct cu_part &p, int r, size_t at, float v, float met)
+{
+    v = scaled(p, r, v);
     p.y[at + r] = v;
     if (l.residual.x)
         l.residual.x[at + r] = fmaf(l.residual.a, v, met);
