@@ -104,17 +104,21 @@ CU_INLINE void send(float v, float *to, uint64_t *box, int block)
 #endif
 }
 
+/* Looks at a box until it is ready; SCOPE: "cta" or "cluster", whose writes the thread sees then. */
+#define CU_AWAIT_BOX(SCOPE, box, turn)                                                                                \
+    uint32_t there;                                                                                                   \
+    do                                                                                                                \
+        asm volatile("{\n\t.reg .pred p;\n\t"                                                                         \
+                     "mbarrier.try_wait.parity.acquire." SCOPE ".shared::cta.b64 p, [%1], %2;\n\t"                    \
+                     "selp.u32 %0, 1, 0, p;\n\t}"                                                                     \
+                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");             \
+    while (!there)
+
 /* Awaits words of other blocks. */
 CU_INLINE void await_sent(uint64_t *box, int turn)
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t there;
-    do
-        asm volatile("{\n\t.reg .pred p;\n\t"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
-    while (!there);
+    CU_AWAIT_BOX("cluster", box, turn);
 #endif
 }
 
@@ -122,13 +126,7 @@ CU_INLINE void await_sent(uint64_t *box, int turn)
 CU_INLINE void await_box(uint64_t *box, int turn)
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t there;
-    do
-        asm volatile("{\n\t.reg .pred p;\n\t"
-                     "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
-    while (!there);
+    CU_AWAIT_BOX("cta", box, turn);
 #endif
 }
 
