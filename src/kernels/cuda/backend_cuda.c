@@ -175,7 +175,8 @@ static void reach_others(int device)
 static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
 {
     enum { LEAVE_BYTES = 256 << 20 };        /* for the driver's own needs and for other programs */
-    enum { STATIC_BYTES = 256 };             /* more than static variables take of a block's shared memory */
+    enum { STATIC_BYTES = 256 };             /* more than static variables take of most blocks' shared
+                                                memory; kernels that have more leave more */
     struct cudaDeviceProp prop;
     size_t free_bytes, total_bytes;
     CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
