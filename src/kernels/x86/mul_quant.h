@@ -1,7 +1,8 @@
 /* Products of quantised weights with int8 activations, written once for any number of lanes.
  *
- * Include after a lanes header. Each weight type brings one `unpack` (unpack.h); everything else is shared. mul_types.h
- * has the types. Rows are taken LANES at a time, one lane a row, and a segment of 256 elements at a time:
+ * Include after a lanes header. Each weight type brings how its bytes are read and what codes they are (unpack.h);
+ * everything else is shared. mul_types.h has the types. Rows are taken LANES at a time, one lane a row, and a segment
+ * of 256 elements at a time:
  *
  *     weight rows        struct seg (in L1)                            per activation row
  *     row r   [segment]  codes[b][k]: lane r = bytes 4k..4k+3          sum  = codes . q          exact, int32
@@ -83,22 +84,20 @@ LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, 
         lane_dot(n_a, n_k, t->adds, codes, q, at, is);
 }
 
-/* Adds the terms of block b, which has two scales, to the chains acc[a]. An integer sum of 16 is at most 16 * 43 * 127
- * and its scale 31, or 16 * 32 * 127 and 128: products and their sums stay below 2^24, so floats hold them exactly. */
-LANE_FN void block_mul_halves(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
-                              const struct quant_type *t, vf *acc)
+/* Adds the terms of block b, which has two scales, to the chains acc[a]; first, last: the integer sums of its halves. A
+ * sum of 16 is at most 16 * 43 * 127 and its scale 31, or 16 * 32 * 127 and 128: products and their sums stay below
+ * 2^24, so floats hold them exactly. */
+LANE_FN void add_halves(const vi *first, const vi *last, const struct scales *s, int b, const struct xseg *xs, int n_a,
+                        const struct quant_type *t, vf *acc)
 {
-    vi is[LANES_X], is2[LANES_X];
-    int_sums(codes, 4, xs, n_a, t, 32 * b, 2 * b, is);
-    int_sums(codes + 4, 4, xs, n_a, t, 32 * b + 16, 2 * b + 1, is2);
     for (int a = 0; a < n_a; a++) {
-        vf d = vf_set1(xs[a].d[b]), first = vf_from_int(is[a]), last = vf_from_int(is2[a]);
+        vf d = vf_set1(xs[a].d[b]), f = vf_from_int(first[a]), l = vf_from_int(last[a]);
         if (t->form == FORM_TWO) {
-            acc[a] = vf_fma(vf_mul(s->pair[2 * b], d), first, acc[a]);
-            acc[a] = vf_fma(vf_mul(s->pair[2 * b + 1], d), last, acc[a]);
+            acc[a] = vf_fma(vf_mul(s->pair[2 * b], d), f, acc[a]);
+            acc[a] = vf_fma(vf_mul(s->pair[2 * b + 1], d), l, acc[a]);
             continue;
         }
-        vf sum = vf_fma(s->pair[2 * b + 1], last, vf_mul(s->pair[2 * b], first));
+        vf sum = vf_fma(s->pair[2 * b + 1], l, vf_mul(s->pair[2 * b], f));
         acc[a] = vf_fma(vf_mul(s->dw[b], d), sum, acc[a]);
         if (t->form == FORM_PAIR_MIN) {
             vf lo = vf_mul(s->mins[2 * b], vf_set1(xs[a].half_sum[2 * b]));
@@ -112,9 +111,11 @@ LANE_FN void block_mul_halves(const vi *codes, const struct scales *s, int b, co
 LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
                        const struct quant_type *t, vf *acc)
 {
-    vi is[LANES_X];
+    vi is[LANES_X], last[LANES_X];
     if (by_halves(t)) {
-        block_mul_halves(codes, s, b, xs, n_a, t, acc);
+        int_sums(codes, 4, xs, n_a, t, 32 * b, 2 * b, is);
+        int_sums(codes + 4, 4, xs, n_a, t, 32 * b + 16, 2 * b + 1, last);
+        add_halves(is, last, s, b, xs, n_a, t, acc);
         return;
     }
     int_sums(codes, 8, xs, n_a, t, 32 * b, b, is);
@@ -219,14 +220,79 @@ LANE_FN vf seg_dots(const struct quant_type *t, const struct src *src, const str
     return acc;
 }
 
-/* Adds the terms of block b and of the blocks that are unpacked with it. */
+/* Brings the lines into the second cache that correspond to the unit from block b on, and of every third of them the
+ * line a page further on. What the hardware fetches by itself ends with a page: it goes on in the next one as soon as
+ * lines of that are asked for, and with a few of them far ahead it has the page when its turn comes. */
+LANE_FN void fetch_unit(const struct quant_type *t, const struct src *src, int b)
+{
+    enum { LINE = 64, PAGE = 4096, EVERY = 3 };
+    if (!src->ahead)
+        return;
+    const size_t blocks = LANES * seg_bytes(t) / SEG_BLOCKS;
+    for (size_t i = blocks * (size_t)b; i < blocks * (size_t)(b + t->unit); i += LINE) {
+        _mm_prefetch((const char *)src->ahead + i, _MM_HINT_T1);
+        if (i / LINE % EVERY == 0)
+            _mm_prefetch((const char *)src->ahead + i + PAGE, _MM_HINT_T1);
+    }
+}
+
+/* Adds the terms of the unit from block b on, n_blocks of which there are. */
 LANE_FN void unit_mul(const struct quant_type *t, const struct src *src, struct scales *s, int b, int n_blocks,
                       const struct xseg *xs, int n_a, vf *acc)
 {
-    vi codes[4][8];
-    t->unpack(codes, s, src, b);
-    for (int u = 0; u < t->unit && b + u < n_blocks; u++)
-        block_mul(codes[u], s, b + u, xs, n_a, t, acc);
+    vi raw[RAW_WORDS], codes[8];
+    fetch_unit(t, src, b);
+    t->load(raw, src, b, 0);
+#pragma GCC unroll 4
+    for (int i = 0; i < MOST_UNIT; i++)
+        if (i < t->unit && b + i < n_blocks) {
+            t->codes(codes, s, raw, b, i);
+            block_mul(codes, s, b + i, xs, n_a, t, acc);
+        }
+}
+
+/* unit_mul for units that are read in two parts: the sums of all blocks come first. */
+LANE_FN void unit_mul_parts(const struct quant_type *t, const struct src *src, struct scales *s, int b,
+                            const struct xseg *xs, int n_a, vf *acc)
+{
+    vi raw[RAW_WORDS], codes[8], is[MOST_UNIT][2][LANES_X];
+    fetch_unit(t, src, b);
+#pragma GCC unroll 4
+    for (int n = 0; n < MOST_UNIT; n++) {
+        int part = n / 2, i = part + n % 2 * 2;
+        if (n % 2 == 0)
+            t->load(raw, src, b, part);
+        t->codes(codes, s, raw, b, i);
+        int_sums(codes, 4, xs, n_a, t, 32 * (b + i), 2 * (b + i), is[i][0]);
+        int_sums(codes + 4, 4, xs, n_a, t, 32 * (b + i) + 16, 2 * (b + i) + 1, is[i][1]);
+    }
+    for (int i = 0; i < MOST_UNIT; i++)
+        add_halves(is[i][0], is[i][1], s, b + i, xs, n_a, t, acc);
+}
+
+LANE_FN void any_unit_mul(const struct quant_type *t, const struct src *src, struct scales *s, int b, int n_blocks,
+                          const struct xseg *xs, int n_a, vf *acc)
+{
+    if (t->two_parts)
+        unit_mul_parts(t, src, s, b, xs, n_a, acc);
+    else
+        unit_mul(t, src, s, b, n_blocks, xs, n_a, acc);
+}
+
+/* The codes of the unit from block b on. */
+LANE_FN void unit_codes(const struct quant_type *t, const struct src *src, struct seg *seg, int b, int n_blocks)
+{
+    fetch_unit(t, src, b);
+    vi raw[RAW_WORDS];
+    t->load(raw, src, b, 0);
+#pragma GCC unroll 4
+    for (int n = 0; n < MOST_UNIT; n++) {
+        int i = t->two_parts ? n / 2 + n % 2 * 2 : n;
+        if (t->two_parts && n == 2)
+            t->load(raw, src, b, 1);
+        if (n < t->unit && b + i < n_blocks)
+            t->codes(seg->codes[b + i], &seg->scales, raw, b, i);
+    }
 }
 
 /* The chains of one segment with n_a activation rows. Unrolled for several of them it would hardly be faster, and much
@@ -242,11 +308,11 @@ LANE_FN void seg_few(const struct quant_type *t, const struct src *src, int n_bl
     if (n_a == 1) {
 #pragma GCC unroll 8
         for (int b = 0; b < n_blocks; b += t->unit)
-            unit_mul(t, src, &s, b, n_blocks, xs, n_a, acc);
+            any_unit_mul(t, src, &s, b, n_blocks, xs, n_a, acc);
     } else {
 #pragma GCC unroll 1
         for (int b = 0; b < n_blocks; b += t->unit)
-            unit_mul(t, src, &s, b, n_blocks, xs, n_a, acc);
+            any_unit_mul(t, src, &s, b, n_blocks, xs, n_a, acc);
     }
 }
 
@@ -321,7 +387,7 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
         if (t->scales)
             t->scales(&seg.scales, &src);
         for (int b = 0; b < n_blocks; b += t->unit)
-            t->unpack(seg.codes + b, &seg.scales, &src, b);
+            unit_codes(t, &src, &seg, b, n_blocks);
         for (; j + LANES_X <= job->n_x; j += LANES_X)
             seg_tile(t, &seg, job, g, at, j, LANES_X);
         for (; j + 2 <= job->n_x; j += 2)

@@ -6,27 +6,31 @@
 #include "kernels/x86/unpack_blocks.h"
 #include "kernels/x86/unpack_supers.h"
 
-MUL_QUANT(q8_0, .unpack = unpack_q8_0, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(34))
-MUL_QUANT(q4_0, .unpack = unpack_q4_0, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, BLOCK_32(18))
-MUL_QUANT(q4_1, .unpack = unpack_q4_1, .unit = 4, .form = FORM_MIN, .adds = 8, BLOCK_32(20))
-MUL_QUANT(q5_0, .unpack = unpack_q5_0, .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, BLOCK_32(22))
-MUL_QUANT(q5_1, .unpack = unpack_q5_1, .unit = 4, .form = FORM_MIN, .adds = 4, BLOCK_32(24))
-MUL_QUANT(iq4_nl, .unpack = unpack_iq4_nl, .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(18))
-MUL_QUANT(mxfp4, .unpack = unpack_mxfp4, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, BLOCK_32(17))
-MUL_QUANT(nvfp4, .unpack = unpack_nvfp4, .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
+#define READ(name)         .load = load_##name, .codes = codes_##name
+#define READ_SCALES(name)  READ(name), .scales = scales_##name
+
+MUL_QUANT(q8_0, READ(q8_0), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(34))
+MUL_QUANT(q4_0, READ(q4_0), .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, BLOCK_32(18))
+MUL_QUANT(q5_0, READ(q5_0), .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, BLOCK_32(22))
+MUL_QUANT(iq4_nl, READ(iq4_nl), .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(18))
+MUL_QUANT(mxfp4, READ(mxfp4), .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, BLOCK_32(17))
+MUL_QUANT(nvfp4, READ(nvfp4), .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
           .block_bytes = 36)
+MUL_QUANT(iq4_xs, READ_SCALES(iq4_xs), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, SUPER_BLOCK(136))
 
-#define UNPACK(name)  .unpack = unpack_##name, .scales = scales_##name
-MUL_QUANT(q2_k, UNPACK(q2_k), .unit = 4, .form = FORM_PAIR_MIN, .adds = 4, SUPER_BLOCK(84))
-MUL_QUANT(q3_k, UNPACK(q3_k), .unit = 4, .form = FORM_PAIR, .bias = 4, .adds = 4, SUPER_BLOCK(110))
-MUL_QUANT(q4_k, .unpack = unpack_q4_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, SUPER_BLOCK(144))
-MUL_QUANT(q5_k, .unpack = unpack_q5_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, SUPER_BLOCK(176))
-MUL_QUANT(q6_k, UNPACK(q6_k), .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, SUPER_BLOCK(210))
-MUL_QUANT(iq4_xs, UNPACK(iq4_xs), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, SUPER_BLOCK(136))
-MUL_QUANT(tq2_0, UNPACK(tq2_0), .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds = 8, SUPER_BLOCK(66))
+MUL_QUANT(q4_1, READ(q4_1), .unit = 4, .form = FORM_MIN, .adds = 8, BLOCK_32(20))
+MUL_QUANT(q5_1, READ(q5_1), .unit = 4, .form = FORM_MIN, .adds = 4, BLOCK_32(24))
 
-#define EXPAND(name)       .expand = pf_expand_##name, UNPACK(expanded), .unit = 1, .form = FORM_PLAIN
-#define EXPAND_PAIR(name)  .expand = pf_expand_##name, .unpack = unpack_expanded, .scales = scales_expanded_pair, \
+MUL_QUANT(q2_k, READ_SCALES(q2_k), .unit = 4, .form = FORM_PAIR_MIN, .adds = 4, SUPER_BLOCK(84))
+MUL_QUANT(q3_k, READ_SCALES(q3_k), .unit = 4, .form = FORM_PAIR, .bias = 4, .adds = 4, SUPER_BLOCK(110))
+MUL_QUANT(q4_k, READ(q4_k), .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, SUPER_BLOCK(144))
+MUL_QUANT(q5_k, READ(q5_k), .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, SUPER_BLOCK(176))
+MUL_QUANT(q6_k, READ_SCALES(q6_k), .unit = 4, .two_parts = true, .form = FORM_PAIR, .bias = 32, .adds = 2,
+          SUPER_BLOCK(210))
+MUL_QUANT(tq2_0, READ_SCALES(tq2_0), .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds = 8, SUPER_BLOCK(66))
+
+#define EXPAND(name)       .expand = pf_expand_##name, READ_SCALES(expanded), .unit = 1, .form = FORM_PLAIN
+#define EXPAND_PAIR(name)  .expand = pf_expand_##name, READ(expanded), .scales = scales_expanded_pair, \
                            .unit = 1, .form = FORM_PAIR
 #define DOT(name)          .dot = pf_dot_##name
 MUL_QUANT(iq2_xxs, EXPAND(iq2_xxs), DOT(iq2_xxs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(66))

@@ -1,16 +1,20 @@
-/* How rows of quantised weights are read LANES at a time: what mul_quant.h and the unpackers share.
+/* How rows of quantised weights are read LANES at a time: what mul_quant.h shares with what knows the types.
  *
- * Include after a lanes header. An unpacker turns the bytes of one or a few blocks of 32 of LANES rows, one row a lane,
- * into codes and scales:
+ * Include after a lanes header. A type's blocks of 32 elements are read a unit at a time, a few blocks whose bytes lie
+ * together, of LANES rows, one row a lane:
  *
- *     codes[b][k], lane r   codes 4k .. 4k+3 of block b of row r
- *     dw[b], lane r         the scale of that block
+ *     load     raw[k], lane r      four bytes of row r
+ *     codes    codes[k], lane r    codes 4k .. 4k+3 of one block of row r, made of raw
+ *              dw[b], lane r       the scale of that block
  *
- * Codes are unsigned, value = code - bias, except in FORM_SIGNED. A type says in struct quant_type how its blocks are
- * read and what their terms are; the integers and scales are those of the scalar kernel in ref/. */
+ * so that only the codes of a block have to be in registers beside a unit's bytes. A unit of four blocks with two
+ * scales each may be read in two parts, blocks 0 and 2 and then 1 and 3. Codes are unsigned, value = code - bias,
+ * except in FORM_SIGNED. A type says in struct quant_type how its blocks are read and what their terms are; the
+ * integers and scales are those of the scalar kernel in ref/. */
 #ifndef PF_UNPACK_H
 #define PF_UNPACK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/qblocks.h"
@@ -36,9 +40,13 @@ struct src {
     size_t         row_bytes;
 };
 
-/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the
- * codes; scales_fn takes scales that lie apart from the codes. */
-typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
+enum { RAW_WORDS = 24, MOST_UNIT = 4 };      /* of a unit at a time; blocks of a unit; at most */
+
+/* load_bytes_fn reads part 0 or 1 of the unit that begins with block b, with part 0 still there for part 1. codes_fn
+ * makes the codes of its i-th block, and takes the block's scales if they lie with the codes; scales_fn takes scales
+ * that lie apart. */
+typedef void load_bytes_fn(vi *raw, const struct src *src, int b, int part);
+typedef void codes_fn(vi *codes, struct scales *s, const vi *raw, int b, int i);
 typedef void scales_fn(struct scales *s, const struct src *src);
 
 enum form {
@@ -51,43 +59,27 @@ enum form {
 };
 
 struct quant_type {
-    pf_expand_fn *expand;         /* or NULL; if not, unpack and scales read struct pf_expanded */
+    pf_expand_fn *expand;         /* or NULL; if not, load and scales read struct pf_expanded */
     pf_dot_rows_fn *dot;          /* or NULL; if not, what multiplies one activation row */
-    unpack_fn *unpack;
+    load_bytes_fn *load;
+    codes_fn  *codes;
     scales_fn *scales;            /* or NULL */
-    int        unit;              /* blocks that unpack takes */
+    int        unit;              /* blocks of a unit */
+    bool       two_parts;         /* a unit, of MOST_UNIT blocks, is read in two parts */
     enum form  form;
     int        bias;
     int        adds;              /* lane_dot: sums of two products that fit an int16 together */
     int        block_len, block_bytes;
 };
 
-/* The lines that correspond to n_bytes of each row from `at` on; and of every third of them the line a page further on.
- * What the hardware fetches by itself ends with a page: it goes on in the next one as soon as lines of that are asked
- * for, and with a few of them far ahead it has the page when its turn comes. */
-LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
-{
-    enum { LINE = 64, PAGE = 4096, EVERY = 3 };
-    if (!src->ahead)
-        return;
-    const char *lines = (const char *)src->ahead + at * LANES;
-    for (int i = 0; i < n_bytes * LANES; i += LINE) {
-        _mm_prefetch(lines + i, _MM_HINT_T1);
-        if ((at * LANES + i) / LINE % EVERY == 0)
-            _mm_prefetch(lines + i + PAGE, _MM_HINT_T1);
-    }
-}
-
 /* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
 LANE_FN void rows16(vi v[4], const struct src *src, int at)
 {
-    fetch_ahead(src, at, 16);
     vi_rows16(v, src->p + at, src->row_bytes);
 }
 
 LANE_FN void rows32(vi v[8], const struct src *src, int at)
 {
-    fetch_ahead(src, at, 32);
     vi_rows32(v, src->p + at, src->row_bytes);
 }
 
@@ -135,7 +127,6 @@ LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
     int at = 0;
     for (; at + 32 <= n_bytes; at += 32)
         rows32(raw + at / 4, src, from + at);
-    fetch_ahead(src, from + at, n_bytes - at);
     if (n_bytes - at > 16)
         vi_rows32(raw + n_bytes / 4 - 8, src->p + from + n_bytes - 32, src->row_bytes);
     else if (n_bytes > at)

@@ -1,48 +1,60 @@
-/* Unpackers of the types with blocks of 32 elements, several blocks at once so that loads are wide. See unpack.h. */
+/* How types with blocks of 32 elements are read, several blocks at once so that loads are wide. See unpack.h. */
 #ifndef PF_UNPACK_BLOCKS_H
 #define PF_UNPACK_BLOCKS_H
 
 #include "kernels/x86/unpack.h"
 
-LANE_FN void unpack_q8_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+/* The F16 at byte `at`, which is even. */
+LANE_FN vf raw_f16(const vi *raw, int at)
 {
-    vi raw[17];
+    return vf_from_low_f16(at % 4 ? vi_shr(raw[at / 4], 16) : raw[at / 4]);
+}
+
+LANE_FN void load_q8_0(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
     rows_raw(raw, src, 34 * b, 68);
-    for (int i = 0; i < 2; i++) {
-        s->dw[b + i] = vf_from_low_f16(i ? vi_shr(raw[8], 16) : raw[0]);
+}
+
+LANE_FN void codes_q8_0(vi *codes, struct scales *s, const vi *raw, int b, int i)
+{
+    s->dw[b + i] = raw_f16(raw, 34 * i);
 #pragma GCC unroll 8
-        for (int k = 0; k < 8; k++)
-            codes[i][k] = vi_signed_codes(raw_at(raw, 34 * i + 2 + 4 * k));
+    for (int k = 0; k < 8; k++)
+        codes[k] = vi_signed_codes(raw_at(raw, 34 * i + 2 + 4 * k));
+}
+
+LANE_FN void load_q4_0(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows_raw(raw, src, 18 * b, 72);
+}
+
+LANE_FN void codes_q4_0(vi *codes, struct scales *s, const vi *raw, int b, int i)
+{
+    s->dw[b + i] = raw_f16(raw, 18 * i);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        vi v = raw_at(raw, 18 * i + 2 + 4 * k);
+        codes[k] = low_nibbles(v);
+        codes[4 + k] = high_nibbles(v);
     }
 }
 
-LANE_FN void unpack_q4_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_iq4_nl(vi *raw, const struct src *src, int b, int part)
 {
-    vi raw[18];
+    (void)part;
     rows_raw(raw, src, 18 * b, 72);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = vf_from_low_f16(i % 2 ? vi_shr(raw[18 * i / 4], 16) : raw[18 * i / 4]);
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 18 * i + 2 + 4 * k);
-            codes[i][k] = low_nibbles(v);
-            codes[i][4 + k] = high_nibbles(v);
-        }
-    }
 }
 
-LANE_FN void unpack_iq4_nl(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void codes_iq4_nl(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
-    vi raw[18];
-    rows_raw(raw, src, 18 * b, 72);
+    s->dw[b + i] = raw_f16(raw, 18 * i);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = vf_from_low_f16(i % 2 ? vi_shr(raw[18 * i / 4], 16) : raw[18 * i / 4]);
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 18 * i + 2 + 4 * k);
-            codes[i][k] = vi_lookup(iq4_codes, low_nibbles(v));
-            codes[i][4 + k] = vi_lookup(iq4_codes, high_nibbles(v));
-        }
+    for (int k = 0; k < 4; k++) {
+        vi v = raw_at(raw, 18 * i + 2 + 4 * k);
+        codes[k] = vi_lookup(iq4_codes, low_nibbles(v));
+        codes[4 + k] = vi_lookup(iq4_codes, high_nibbles(v));
     }
 }
 
@@ -53,17 +65,20 @@ LANE_FN void scale_offset(struct scales *s, int b, vi word)
     s->mw[b] = vf_mul(vf_from_low_f16(vi_shr(word, 16)), vf_set1(-1));
 }
 
-LANE_FN void unpack_q4_1(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_q4_1(vi *raw, const struct src *src, int b, int part)
 {
-    vi raw[20];
+    (void)part;
     rows_raw(raw, src, 20 * b, 80);
+}
+
+LANE_FN void codes_q4_1(vi *codes, struct scales *s, const vi *raw, int b, int i)
+{
+    scale_offset(s, b + i, raw[5 * i]);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        scale_offset(s, b + i, raw[5 * i]);
-        for (int k = 0; k < 4; k++) {
-            codes[i][k] = low_nibbles(raw[5 * i + 1 + k]);
-            codes[i][4 + k] = high_nibbles(raw[5 * i + 1 + k]);
-        }
+    for (int k = 0; k < 4; k++) {
+        vi v = raw_at(raw, 20 * i + 4 + 4 * k);
+        codes[k] = low_nibbles(v);
+        codes[4 + k] = high_nibbles(v);
     }
 }
 
@@ -81,35 +96,40 @@ LANE_FN void fifth_bits(vi codes[8], vi qh)
     }
 }
 
-LANE_FN void unpack_q5_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_q5_0(vi *raw, const struct src *src, int b, int part)
 {
-    vi raw[22];
+    (void)part;
     rows_raw(raw, src, 22 * b, 88);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = vf_from_low_f16(i % 2 ? vi_shr(raw[22 * i / 4], 16) : raw[22 * i / 4]);
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 22 * i + 6 + 4 * k);
-            codes[i][k] = low_nibbles(v);
-            codes[i][4 + k] = high_nibbles(v);
-        }
-        fifth_bits(codes[i], raw_at(raw, 22 * i + 2));
-    }
 }
 
-LANE_FN void unpack_q5_1(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void codes_q5_0(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
-    vi raw[24];
-    rows_raw(raw, src, 24 * b, 96);
+    s->dw[b + i] = raw_f16(raw, 22 * i);
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        scale_offset(s, b + i, raw[6 * i]);
-        for (int k = 0; k < 4; k++) {
-            codes[i][k] = low_nibbles(raw[6 * i + 2 + k]);
-            codes[i][4 + k] = high_nibbles(raw[6 * i + 2 + k]);
-        }
-        fifth_bits(codes[i], raw[6 * i + 1]);
+    for (int k = 0; k < 4; k++) {
+        vi v = raw_at(raw, 22 * i + 6 + 4 * k);
+        codes[k] = low_nibbles(v);
+        codes[4 + k] = high_nibbles(v);
     }
+    fifth_bits(codes, raw_at(raw, 22 * i + 2));
+}
+
+LANE_FN void load_q5_1(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows_raw(raw, src, 24 * b, 96);
+}
+
+LANE_FN void codes_q5_1(vi *codes, struct scales *s, const vi *raw, int b, int i)
+{
+    scale_offset(s, b + i, raw[6 * i]);
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        vi v = raw_at(raw, 24 * i + 8 + 4 * k);
+        codes[k] = low_nibbles(v);
+        codes[4 + k] = high_nibbles(v);
+    }
+    fifth_bits(codes, raw[6 * i + 1]);
 }
 
 /* 2^(e - 128) in each lane: an exponent field of e - 1, or a subnormal for e below 2. */
@@ -125,18 +145,20 @@ static const uint8_t fp4_codes[16] = {      /* twice the E2M1 value, plus FP4_BI
     12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
 };
 
-LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_mxfp4(vi *raw, const struct src *src, int b, int part)
 {
-    vi raw[17];
+    (void)part;
     rows_raw(raw, src, 17 * b, 68);
+}
+
+LANE_FN void codes_mxfp4(vi *codes, struct scales *s, const vi *raw, int b, int i)
+{
+    s->dw[b + i] = e8m0(vi_and(vi_shr(raw[17 * i / 4], 17 * i % 4 * 8), vi_set1(0xFF)));
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = e8m0(vi_and(vi_shr(raw[17 * i / 4], 17 * i % 4 * 8), vi_set1(0xFF)));
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 17 * i + 1 + 4 * k);
-            codes[i][k] = vi_lookup(fp4_codes, low_nibbles(v));
-            codes[i][4 + k] = vi_lookup(fp4_codes, high_nibbles(v));
-        }
+    for (int k = 0; k < 4; k++) {
+        vi v = raw_at(raw, 17 * i + 1 + 4 * k);
+        codes[k] = vi_lookup(fp4_codes, low_nibbles(v));
+        codes[4 + k] = vi_lookup(fp4_codes, high_nibbles(v));
     }
 }
 
@@ -148,15 +170,20 @@ LANE_FN vf half_ue4m3(vi v)
 }
 
 /* Sixteens of a block of 64: the low nibbles of eight bytes, then their high nibbles. */
-LANE_FN void unpack_nvfp4(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_nvfp4(vi *raw, const struct src *src, int b, int part)
 {
-    vi raw[9];
+    (void)part;
     rows_raw(raw, src, 18 * b, 36);
-    for (int h = 0; h < 4; h++) {
-        s->pair[2 * b + h] = half_ue4m3(byte_at(raw[0], h));
+}
+
+LANE_FN void codes_nvfp4(vi *codes, struct scales *s, const vi *raw, int b, int i)
+{
+    for (int h = 0; h < 2; h++) {
+        s->pair[2 * (b + i) + h] = half_ue4m3(byte_at(raw[0], 2 * i + h));
         for (int k = 0; k < 2; k++) {
-            codes[h / 2][h % 2 * 4 + k] = vi_lookup(fp4_codes, low_nibbles(raw[1 + 2 * h + k]));
-            codes[h / 2][h % 2 * 4 + 2 + k] = vi_lookup(fp4_codes, high_nibbles(raw[1 + 2 * h + k]));
+            vi v = raw[1 + 4 * i + 2 * h + k];
+            codes[4 * h + k] = vi_lookup(fp4_codes, low_nibbles(v));
+            codes[4 * h + 2 + k] = vi_lookup(fp4_codes, high_nibbles(v));
         }
     }
 }

@@ -1,4 +1,4 @@
-/* Unpackers of the types with super-blocks of 256 elements, one segment each. See unpack.h. */
+/* How types with super-blocks of 256 elements, one segment each, are read. See unpack.h. */
 #ifndef PF_UNPACK_SUPERS_H
 #define PF_UNPACK_SUPERS_H
 
@@ -22,15 +22,18 @@ LANE_FN void scales_k(struct scales *s, const struct src *src)
     }
 }
 
-LANE_FN void unpack_q4_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_q4_k(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows32(raw, src, 16 + 16 * b);
+}
+
+LANE_FN void codes_q4_k(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    vi v[8];
-    rows32(v, src, 16 + 16 * b);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = low_nibbles(v[k]);
-        codes[1][k] = high_nibbles(v[k]);
-    }
+    (void)b;
+    for (int k = 0; k < 8; k++)
+        codes[k] = i ? high_nibbles(raw[k]) : low_nibbles(raw[k]);
 }
 
 /* Bit g of every byte, as bit 4. */
@@ -39,18 +42,19 @@ LANE_FN vi fifth_bit(vi v, int g)
     return vi_and(g < 4 ? vi_shl(v, 4 - g) : vi_shr(v, g - 4), vi_set1(0x10101010));
 }
 
-LANE_FN void unpack_q5_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+/* Sixteen words: the fifth bits of all blocks, then a pair's nibbles. */
+LANE_FN void load_q5_k(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows32(raw, src, 16);
+    rows32(raw + 8, src, 48 + 16 * b);
+}
+
+LANE_FN void codes_q5_k(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    vi v[8], fifth[8];
-    if (b == 0)
-        fetch_ahead(src, 16, 32);
-    vi_rows32(fifth, src->p + 16, src->row_bytes);
-    rows32(v, src, 48 + 16 * b);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = vi_or(low_nibbles(v[k]), fifth_bit(fifth[k], b));
-        codes[1][k] = vi_or(high_nibbles(v[k]), fifth_bit(fifth[k], b + 1));
-    }
+    for (int k = 0; k < 8; k++)
+        codes[k] = vi_or(i ? high_nibbles(raw[8 + k]) : low_nibbles(raw[8 + k]), fifth_bit(raw[k], b + i));
 }
 
 LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
@@ -63,29 +67,27 @@ LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
     same_dw(s, vf_from_low_f16(vi_shr(v[3], 16)));
 }
 
-/* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next,
- * bit pairs above them. */
-LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+/* Half a super-block has blocks 0 and 2 in the nibbles of its first 32 bytes, part 0, and 1 and 3 in those of the next,
+ * part 1; the bit pairs above them lie elsewhere, and stay for part 1. */
+LANE_FN void load_q6_k(vi *raw, const struct src *src, int b, int part)
+{
+    rows32(raw, src, 16 * b + 32 * part);
+    if (part == 0)
+        rows32(raw + 8, src, 128 + 8 * b);
+}
+
+LANE_FN void codes_q6_k(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    const vi pair = vi_set1(0x30303030);
-    vi even[8], odd[8], high[8];
-    fetch_ahead(src, 24 * b, 32);                            /* in the order of addresses, not in that of these loads */
-    vi_rows32(even, src->p + 16 * b, src->row_bytes);
-    fetch_ahead(src, 24 * b + 32, 32);
-    vi_rows32(odd, src->p + 16 * b + 32, src->row_bytes);
-    fetch_ahead(src, 24 * b + 64, 32);
-    fetch_ahead(src, 24 * b + 96, b ? 18 : 0);             /* scales and d, at the end */
-    vi_rows32(high, src->p + 128 + 8 * b, src->row_bytes);
+    (void)b;
+    const vi pair = vi_set1(0x30303030), *high = raw + 8;
     for (int k = 0; k < 8; k++) {
-        codes[0][k] = vi_or(low_nibbles(even[k]), vi_and(vi_shl(high[k], 4), pair));
-        codes[1][k] = vi_or(low_nibbles(odd[k]), vi_and(vi_shl(high[k], 2), pair));
-        codes[2][k] = vi_or(high_nibbles(even[k]), vi_and(high[k], pair));
-        codes[3][k] = vi_or(high_nibbles(odd[k]), vi_and(vi_shr(high[k], 2), pair));
+        vi above = i < 2 ? vi_shl(high[k], 4 - 2 * i) : i == 2 ? high[k] : vi_shr(high[k], 2);
+        codes[k] = vi_or(i < 2 ? low_nibbles(raw[k]) : high_nibbles(raw[k]), vi_and(above, pair));
     }
 }
 
-/* Half a super-block, its four planes; 16 scales and minimums in front, d and dmin behind. */
+/* Half a super-block has four planes; 16 scales and minimums in front, d and dmin behind. */
 LANE_FN void scales_q2_k(struct scales *s, const struct src *src)
 {
     vi v[4], tail[4];
@@ -100,15 +102,18 @@ LANE_FN void scales_q2_k(struct scales *s, const struct src *src)
     }
 }
 
-LANE_FN void unpack_q2_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_q2_k(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows32(raw, src, 16 + 8 * b);
+}
+
+LANE_FN void codes_q2_k(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    vi v[8];
-    rows32(v, src, 16 + 8 * b);
-    fetch_ahead(src, 80, b ? 4 : 0);
-    for (int p = 0; p < 4; p++)
-        for (int k = 0; k < 8; k++)
-            codes[p][k] = bit_pairs(v[k], p);
+    (void)b;
+    for (int k = 0; k < 8; k++)
+        codes[k] = bit_pairs(raw[k], i);
 }
 
 /* Sixteen scales of six bits: nibbles in eight bytes, the bits above them in four, all less 32. */
@@ -132,24 +137,24 @@ LANE_FN vi third_bit(vi v, int g)
     return vi_and(g < 2 ? vi_shl(v, 2 - g) : vi_shr(v, g - 2), vi_set1(0x04040404));
 }
 
-LANE_FN void unpack_q3_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+/* Eight words of third bits, of all blocks, and eight of bit pairs. */
+LANE_FN void load_q3_k(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows32(raw, src, 0);
+    rows32(raw + 8, src, 32 + 8 * b);
+}
+
+LANE_FN void codes_q3_k(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    vi v[8], third[8];
-    if (b == 0)
-        fetch_ahead(src, 0, 32);
-    vi_rows32(third, src->p, src->row_bytes);
-    rows32(v, src, 32 + 8 * b);
-    fetch_ahead(src, 96, b ? 14 : 0);
-    for (int p = 0; p < 4; p++)
-        for (int k = 0; k < 8; k++)
-            codes[p][k] = vi_or(bit_pairs(v[k], p), third_bit(third[k], b + p));
+    for (int k = 0; k < 8; k++)
+        codes[k] = vi_or(bit_pairs(raw[8 + k], i), third_bit(raw[k], b + i));
 }
 
 LANE_FN void scales_iq4_xs(struct scales *s, const struct src *src)
 {
     vi head[4];
-    fetch_ahead(src, 0, 8);
     vi_rows16(head, src->p, src->row_bytes);
     vf d = vf_from_low_f16(head[0]);
     for (int b = 0; b < SEG_BLOCKS; b++) {
@@ -159,14 +164,19 @@ LANE_FN void scales_iq4_xs(struct scales *s, const struct src *src)
     }
 }
 
-LANE_FN void unpack_iq4_xs(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_iq4_xs(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows32(raw, src, 8 + 16 * b);
+}
+
+LANE_FN void codes_iq4_xs(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    vi v[8];
-    rows32(v, src, 8 + 16 * b);
-    for (int k = 0; k < 8; k++) {
-        codes[k / 4][k % 4] = vi_lookup(iq4_codes, low_nibbles(v[k]));
-        codes[k / 4][4 + k % 4] = vi_lookup(iq4_codes, high_nibbles(v[k]));
+    (void)b;
+    for (int k = 0; k < 4; k++) {
+        codes[k] = vi_lookup(iq4_codes, low_nibbles(raw[4 * i + k]));
+        codes[4 + k] = vi_lookup(iq4_codes, high_nibbles(raw[4 * i + k]));
     }
 }
 
@@ -177,23 +187,35 @@ LANE_FN void scales_tq2_0(struct scales *s, const struct src *src)
     same_dw(s, vf_from_low_f16(vi_shr(v[3], 16)));
 }
 
-LANE_FN void unpack_tq2_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_tq2_0(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows32(raw, src, 8 * b);
+}
+
+LANE_FN void codes_tq2_0(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    vi v[8];
-    rows32(v, src, 8 * b);
-    fetch_ahead(src, 64, b ? 2 : 0);
-    for (int p = 0; p < 4; p++)
-        for (int k = 0; k < 8; k++)
-            codes[p][k] = bit_pairs(v[k], p);
+    (void)b;
+    for (int k = 0; k < 8; k++)
+        codes[k] = bit_pairs(raw[k], i);
 }
 
 /* ---- Expanded rows, which are like a super-block ---------------------------------------------------------------- */
 
-LANE_FN void unpack_expanded(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+LANE_FN void load_expanded(vi *raw, const struct src *src, int b, int part)
+{
+    (void)part;
+    rows32(raw, src, 32 * b);
+}
+
+LANE_FN void codes_expanded(vi *codes, struct scales *s, const vi *raw, int b, int i)
 {
     (void)s;
-    rows32(codes[0], src, 32 * b);
+    (void)b;
+    (void)i;
+    for (int k = 0; k < 8; k++)
+        codes[k] = raw[k];
 }
 
 LANE_FN void scales_expanded(struct scales *s, const struct src *src)
