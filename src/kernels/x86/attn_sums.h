@@ -67,7 +67,7 @@ ATTN_INLINE void attn_fetch_line(const int8_t *p)
 }
 
 /* Bytes of a line and of a page; with every third line on the way through memory comes the one a page further on, since
- * what a core fetches by itself ends with a page (fetch_ahead of unpack.h). */
+ * what a core fetches by itself ends with a page (fetch.h). */
 enum { ATTN_LINE = 64, ATTN_PAGE = 4096, ATTN_EVERY = 3 };
 
 ATTN_INLINE void attn_fetch_walk(const int8_t *p)

@@ -12,6 +12,8 @@
 /* Not for the thread sanitizer, which mul_quant.h shows what others read and write. */
 #define LANE_FN static inline __attribute__((always_inline, no_sanitize("thread")))
 
+#include "kernels/x86/fetch.h"
+
 enum { LANES = 8, LANES_X = 4, LANES_FEW = 2, LANES_VEC_ROWS = 2, LANES_FLOAT_ROWS = 1, LANES_FLOAT_X = 3 };
 
 typedef __m256i vi;
@@ -150,29 +152,35 @@ LANE_FN vi vi_signed_codes(vi w)                 { return w; }
 
 /* vpmaddubsw saturates at int16: `adds` of its results fit, and are added there before widening. Each is added where
  * it is made: compilers that put all sums behind all products run out of registers. */
-LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, vi *sum)
+LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, const struct fetch *f,
+                      int step, vi *sum)
 {
     const __m256i ones = _mm256_set1_epi16(1);
     for (int k0 = 0; k0 < n_k; k0 += adds) {
         __m256i pair[LANES_X];
+        fetch_step(f, step + k0);
         for (int a = 0; a < n_a; a++)
             pair[a] = _mm256_maddubs_epi16(w[k0], lane_bytes4(x[a] + at + 4 * k0));
-        for (int k = k0 + 1; k < k0 + adds && k < n_k; k++)
+        for (int k = k0 + 1; k < k0 + adds && k < n_k; k++) {
+            fetch_step(f, step + k);
             for (int a = 0; a < n_a; a++) {
                 pair[a] = _mm256_add_epi16(pair[a], _mm256_maddubs_epi16(w[k], lane_bytes4(x[a] + at + 4 * k)));
                 __asm__("" : "+x"(pair[a]));
             }
+        }
         for (int a = 0; a < n_a; a++)
             sum[a] = _mm256_add_epi32(sum[a], _mm256_madd_epi16(pair[a], ones));
     }
 }
 
 /* |w| up to 128 as an unsigned code, its sign moved to x: a pair is at most 32512. */
-LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, vi *sum)
+LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, const struct fetch *f,
+                             int step, vi *sum)
 {
     const __m256i ones = _mm256_set1_epi16(1);
     for (int k = 0; k < n_k; k++) {
         __m256i size = _mm256_abs_epi8(w[k]);
+        fetch_step(f, step + k);
         for (int a = 0; a < n_a; a++) {
             __m256i four = _mm256_sign_epi8(lane_bytes4(x[a] + at + 4 * k), w[k]);
             sum[a] = _mm256_add_epi32(sum[a], _mm256_madd_epi16(_mm256_maddubs_epi16(size, four), ones));

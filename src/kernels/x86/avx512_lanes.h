@@ -15,6 +15,8 @@
 /* Not for the thread sanitizer, which mul_quant.h shows what others read and write. */
 #define LANE_FN static inline __attribute__((always_inline, no_sanitize("thread")))
 
+#include "kernels/x86/fetch.h"
+
 enum { LANES = 16, LANES_X = 8, LANES_FEW = 4, LANES_VEC_ROWS = 4, LANES_FLOAT_ROWS = 4, LANES_FLOAT_X = 3 };
 
 typedef __m512i vi;
@@ -156,9 +158,9 @@ LANE_FN vi lane_bytes4(const int8_t *x)
     return _mm512_set1_epi32(four);
 }
 
-/* lane_dot: sum[a] += dot of n_k * 4 unsigned codes of each row with the activations x[a] from `at` on. Exact: without
- * VNNI because codes are at most 128 / adds. lane_dot_signed: the same for signed bytes as vi_signed_codes left them;
- * LANES_S8_BIAS is what that added to each. */
+/* lane_dot: sum[a] += dot of n_k * 4 unsigned codes of each row with the activations x[a] from `at` on; these are f's
+ * steps from `step` on. Exact: without VNNI because codes are at most 128 / adds. lane_dot_signed: the same for signed
+ * bytes as vi_signed_codes left them; LANES_S8_BIAS is what that added to each. */
 #ifdef __AVX512VNNI__
 
 LANE_FN vi vi_dot4(vi s, vi u, vi x)             { return _mm512_dpbusd_epi32(s, u, x); }
@@ -171,25 +173,31 @@ enum { LANES_S8_BIAS = 0 };
 
 LANE_FN vi vi_signed_codes(vi w)                 { return w; }
 
-LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, vi *sum)
+LANE_FN void lane_dot(int n_a, int n_k, int adds, const vi *w, const int8_t *const *x, int at, const struct fetch *f,
+                      int step, vi *sum)
 {
     const __m512i ones = _mm512_set1_epi16(1);
     for (int k0 = 0; k0 < n_k; k0 += adds)
         for (int a = 0; a < n_a; a++) {
-            __m512i pair = _mm512_maddubs_epi16(w[k0], lane_bytes4(x[a] + at + 4 * k0));
-            for (int k = k0 + 1; k < k0 + adds && k < n_k; k++)
+            __m512i pair = _mm512_setzero_si512();
+            for (int k = k0; k < k0 + adds && k < n_k; k++) {
+                if (a == 0)
+                    fetch_step(f, step + k);
                 pair = _mm512_add_epi16(pair, _mm512_maddubs_epi16(w[k], lane_bytes4(x[a] + at + 4 * k)));
+            }
             sum[a] = _mm512_add_epi32(sum[a], _mm512_madd_epi16(pair, ones));
         }
 }
 
 /* |w| up to 128 as an unsigned code, its sign moved to x: a pair is at most 32512. */
-LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, vi *sum)
+LANE_FN void lane_dot_signed(int n_a, int n_k, const vi *w, const int8_t *const *x, int at, const struct fetch *f,
+                             int step, vi *sum)
 {
     const __m512i ones = _mm512_set1_epi16(1);
     for (int k = 0; k < n_k; k++) {
         __mmask64 negative = _mm512_movepi8_mask(w[k]);
         __m512i size = _mm512_abs_epi8(w[k]);
+        fetch_step(f, step + k);
         for (int a = 0; a < n_a; a++) {
             __m512i four = lane_bytes4(x[a] + at + 4 * k);
             four = _mm512_mask_sub_epi8(four, negative, _mm512_setzero_si512(), four);

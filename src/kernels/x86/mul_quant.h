@@ -25,9 +25,6 @@
 #include "kernels/kernels.h"
 #include "kernels/x86/unpack.h"
 
-/* AHEAD_BYTES: a lead on top of a whole group, so that lines are there when the group begins. */
-enum { AHEAD_BYTES = 4096 };
-
 struct seg {
     vi            codes[SEG_BLOCKS][8];
     struct scales scales;
@@ -69,9 +66,10 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
         _mm256_storeu_ps(xs->q_sum, _mm256_mul_ps(_mm256_loadu_ps(xs->d), _mm256_cvtepi32_ps(pairs)));
 }
 
-/* is[a] = the integer sum of n_k * 4 codes with the activations from `at` on; their start is xs[a].start[i]. */
+/* is[a] = the integer sum of n_k * 4 codes with the activations from `at` on; their start is xs[a].start[i]. These are
+ * f's steps from `step` on. */
 LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, const struct quant_type *t, int at,
-                      int i, vi *is)
+                      int i, const struct fetch *f, int step, vi *is)
 {
     const int8_t *q[LANES_X];
     for (int a = 0; a < n_a; a++) {
@@ -79,9 +77,9 @@ LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, 
         is[a] = t->bias ? vi_set1(xs[a].start[i]) : vi_zero();
     }
     if (t->form == FORM_SIGNED)
-        lane_dot_signed(n_a, n_k, codes, q, at, is);
+        lane_dot_signed(n_a, n_k, codes, q, at, f, step, is);
     else
-        lane_dot(n_a, n_k, t->adds, codes, q, at, is);
+        lane_dot(n_a, n_k, t->adds, codes, q, at, f, step, is);
 }
 
 /* Adds the terms of block b, which has two scales, to the chains acc[a]; first, last: the integer sums of its halves. A
@@ -107,18 +105,18 @@ LANE_FN void add_halves(const vi *first, const vi *last, const struct scales *s,
     }
 }
 
-/* Adds the terms of block b to the chains acc[a]. */
+/* Adds the terms of block b to the chains acc[a]. Its products are f's steps from `step` on. */
 LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
-                       const struct quant_type *t, vf *acc)
+                       const struct quant_type *t, const struct fetch *f, int step, vf *acc)
 {
     vi is[LANES_X], last[LANES_X];
     if (by_halves(t)) {
-        int_sums(codes, 4, xs, n_a, t, 32 * b, 2 * b, is);
-        int_sums(codes + 4, 4, xs, n_a, t, 32 * b + 16, 2 * b + 1, last);
+        int_sums(codes, 4, xs, n_a, t, 32 * b, 2 * b, f, step, is);
+        int_sums(codes + 4, 4, xs, n_a, t, 32 * b + 16, 2 * b + 1, f, step + 4, last);
         add_halves(is, last, s, b, xs, n_a, t, acc);
         return;
     }
-    int_sums(codes, 8, xs, n_a, t, 32 * b, b, is);
+    int_sums(codes, 8, xs, n_a, t, 32 * b, b, f, step, is);
     for (int a = 0; a < n_a; a++) {
         acc[a] = vf_fma(vf_mul(s->dw[b], vf_set1(xs[a].d[b])), vf_from_int(is[a]), acc[a]);
         if (t->form == FORM_MIN)
@@ -141,12 +139,13 @@ struct job {
 };
 
 /* Rows r .. r + n_rows - 1, n_rows <= LANES; behind: bytes of the rows that follow them in this call. ahead: what to
- * fetch meanwhile, the rows that follow or what the thread reads then; NULL: nothing. A fetch of what is not there does
- * nothing. */
+ * fetch meanwhile, the rows that follow or what the thread reads then, or these rows once more if that is not known;
+ * apart: see struct src. */
 struct group {
     int            r, n_rows;
     size_t         behind;
     const uint8_t *ahead;
+    ptrdiff_t      apart;
 };
 
 LANE_FN size_t seg_bytes(const struct quant_type *t)
@@ -199,11 +198,11 @@ LANE_FN struct src seg_expand(const struct quant_type *t, struct src src, struct
     if (!t->expand)
         return src;
     for (size_t r = 0, n = seg_bytes(t); r < LANES; r++) {
-        for (size_t i = 0; src.ahead && i < n; i += 64)
+        for (size_t i = 0; i < n; i += 64)
             _mm_prefetch((const char *)src.ahead + r * n + i, _MM_HINT_T1);
         t->expand(src.p + r * src.row_bytes, &rows[r]);
     }
-    return (struct src){ .p = rows[0].codes, .row_bytes = sizeof *rows };
+    return (struct src){ .p = rows[0].codes, .ahead = rows[0].codes, .row_bytes = sizeof *rows };
 }
 
 /* The chains of one segment with the activation row x, in types whose rows are multiplied one by one. */
@@ -220,34 +219,30 @@ LANE_FN vf seg_dots(const struct quant_type *t, const struct src *src, const str
     return acc;
 }
 
-/* Brings the lines into the second cache that correspond to the unit from block b on, and of every third of them the
- * line a page further on. What the hardware fetches by itself ends with a page: it goes on in the next one as soon as
- * lines of that are asked for, and with a few of them far ahead it has the page when its turn comes. */
-LANE_FN void fetch_unit(const struct quant_type *t, const struct src *src, int b)
+/* The lines that correspond to the unit from block b on, and the steps of its products with one row of activations.
+ * Expanded rows are fetched as they are expanded. */
+LANE_FN struct fetch unit_fetch(const struct quant_type *t, const struct src *src, int b)
 {
-    enum { LINE = 64, PAGE = 4096, EVERY = 3 };
-    if (!src->ahead)
-        return;
-    const size_t blocks = LANES * seg_bytes(t) / SEG_BLOCKS;
-    for (size_t i = blocks * (size_t)b; i < blocks * (size_t)(b + t->unit); i += LINE) {
-        _mm_prefetch((const char *)src->ahead + i, _MM_HINT_T1);
-        if (i / LINE % EVERY == 0)
-            _mm_prefetch((const char *)src->ahead + i + PAGE, _MM_HINT_T1);
-    }
+    enum { STEPS_OF_A_BLOCK = 8 };
+    const size_t block = LANES * seg_bytes(t) / SEG_BLOCKS;
+    const char *lines = (const char *)src->ahead + block * (size_t)b;
+    return (struct fetch){ .lines = lines, .others = lines + src->apart,
+                           .n = t->expand ? 0 : ((int)block * t->unit + FETCH_LINE - 1) / FETCH_LINE,
+                           .n_steps = STEPS_OF_A_BLOCK * t->unit };
 }
 
 /* Adds the terms of the unit from block b on, n_blocks of which there are. */
 LANE_FN void unit_mul(const struct quant_type *t, const struct src *src, struct scales *s, int b, int n_blocks,
                       const struct xseg *xs, int n_a, vf *acc)
 {
+    const struct fetch f = unit_fetch(t, src, b);
     vi raw[RAW_WORDS], codes[8];
-    fetch_unit(t, src, b);
     t->load(raw, src, b, 0);
 #pragma GCC unroll 4
     for (int i = 0; i < MOST_UNIT; i++)
         if (i < t->unit && b + i < n_blocks) {
             t->codes(codes, s, raw, b, i);
-            block_mul(codes, s, b + i, xs, n_a, t, acc);
+            block_mul(codes, s, b + i, xs, n_a, t, &f, 8 * i, acc);
         }
 }
 
@@ -255,16 +250,16 @@ LANE_FN void unit_mul(const struct quant_type *t, const struct src *src, struct 
 LANE_FN void unit_mul_parts(const struct quant_type *t, const struct src *src, struct scales *s, int b,
                             const struct xseg *xs, int n_a, vf *acc)
 {
+    const struct fetch f = unit_fetch(t, src, b);
     vi raw[RAW_WORDS], codes[8], is[MOST_UNIT][2][LANES_X];
-    fetch_unit(t, src, b);
 #pragma GCC unroll 4
     for (int n = 0; n < MOST_UNIT; n++) {
         int part = n / 2, i = part + n % 2 * 2;
         if (n % 2 == 0)
             t->load(raw, src, b, part);
         t->codes(codes, s, raw, b, i);
-        int_sums(codes, 4, xs, n_a, t, 32 * (b + i), 2 * (b + i), is[i][0]);
-        int_sums(codes + 4, 4, xs, n_a, t, 32 * (b + i) + 16, 2 * (b + i) + 1, is[i][1]);
+        int_sums(codes, 4, xs, n_a, t, 32 * (b + i), 2 * (b + i), &f, 8 * n, is[i][0]);
+        int_sums(codes + 4, 4, xs, n_a, t, 32 * (b + i) + 16, 2 * (b + i) + 1, &f, 8 * n + 4, is[i][1]);
     }
     for (int i = 0; i < MOST_UNIT; i++)
         add_halves(is[i][0], is[i][1], s, b + i, xs, n_a, t, acc);
@@ -279,10 +274,12 @@ LANE_FN void any_unit_mul(const struct quant_type *t, const struct src *src, str
         unit_mul(t, src, s, b, n_blocks, xs, n_a, acc);
 }
 
-/* The codes of the unit from block b on. */
+/* The codes of the unit from block b on, for many rows of activations: its lines are asked for once, there is time. */
 LANE_FN void unit_codes(const struct quant_type *t, const struct src *src, struct seg *seg, int b, int n_blocks)
 {
-    fetch_unit(t, src, b);
+    const struct fetch f = unit_fetch(t, src, b);
+    for (int i = 0; i < f.n; i++)
+        fetch_line(f.lines + i * FETCH_LINE);
     vi raw[RAW_WORDS];
     t->load(raw, src, b, 0);
 #pragma GCC unroll 4
@@ -295,6 +292,12 @@ LANE_FN void unit_codes(const struct quant_type *t, const struct src *src, struc
     }
 }
 
+#ifdef PF_SHARED_ROWS
+#define UNROLL_BLOCKS                /* a unit's blocks are no constant there */
+#else
+#define UNROLL_BLOCKS _Pragma("GCC unroll 8")
+#endif
+
 /* The chains of one segment with n_a activation rows. Unrolled for several of them it would hardly be faster, and much
  * larger. */
 LANE_FN void seg_few(const struct quant_type *t, const struct src *src, int n_blocks, const struct xseg *xs, int n_a,
@@ -306,7 +309,7 @@ LANE_FN void seg_few(const struct quant_type *t, const struct src *src, int n_bl
     if (t->scales)
         t->scales(&s, src);
     if (n_a == 1) {
-#pragma GCC unroll 8
+        UNROLL_BLOCKS
         for (int b = 0; b < n_blocks; b += t->unit)
             any_unit_mul(t, src, &s, b, n_blocks, xs, n_a, acc);
     } else {
@@ -319,7 +322,7 @@ LANE_FN void seg_few(const struct quant_type *t, const struct src *src, int n_bl
 /* What is fetched with the next segment. */
 LANE_FN const uint8_t *next_lines(const struct quant_type *t, const uint8_t *ahead)
 {
-    return ahead ? ahead + LANES * seg_bytes(t) : NULL;
+    return ahead + LANES * seg_bytes(t);
 }
 
 /* All n_a activation rows, n_a <= LANES_FEW. */
@@ -336,6 +339,7 @@ LANE_FN void group_few(const struct quant_type *t, const struct job *job, const 
         int n_blocks = seg_blocks(t, job->n, at);
         struct src src = seg_src(t, p, job->row_bytes, g, n_blocks, copy);
         src.ahead = ahead;
+        src.apart = g->apart;
         if (n_a == 1 && t->dot) {
             total[0] = vf_add(total[0], seg_dots(t, &src, job->x, at));
             continue;
@@ -358,6 +362,7 @@ LANE_FN void group_few(const struct quant_type *t, const struct job *job, const 
 LANE_FN void seg_tile(const struct quant_type *t, const struct seg *seg, const struct job *job, const struct group *g,
                       int at, int j, int n_a)
 {
+    const struct fetch nothing = { .n_steps = 1 };
     struct xseg xs[LANES_X];
     vf acc[LANES_X];
     for (int a = 0; a < n_a; a++) {
@@ -365,7 +370,7 @@ LANE_FN void seg_tile(const struct quant_type *t, const struct seg *seg, const s
         acc[a] = vf_zero();
     }
     for (int b = 0, n_blocks = seg_blocks(t, job->n, at); b < n_blocks; b++)
-        block_mul(seg->codes[b], &seg->scales, b, xs, n_a, t, acc);
+        block_mul(seg->codes[b], &seg->scales, b, xs, n_a, t, &nothing, 0, acc);
     for (int a = 0; a < n_a; a++) {
         float *y = job->y + (size_t)(j + a) * job->y_stride + g->r;
         vf total = at ? vf_load_n(y, g->n_rows) : vf_zero();
@@ -383,6 +388,7 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
         struct src src = seg_src(t, p, job->row_bytes, g, n_blocks, copy);
         src.ahead = ahead;
+        src.apart = g->apart;
         src = seg_expand(t, src, expanded);
         if (t->scales)
             t->scales(&seg.scales, &src);
@@ -434,14 +440,14 @@ LANE_FN void show_accesses(const struct quant_type *t, const struct job *job, in
 }
 #endif
 
-/* What is fetched during the group of rows from r on. What lies behind rows of the call, which were fetched with a lead
- * on top, has its first lines already. */
-LANE_FN const uint8_t *ahead_of(const struct job *job, int n_rows, int r)
+/* What is fetched during a group of rows: the next group, or what comes after the call; and the lines a page further
+ * on, but for those behind the call's last row, which others may read: then the lines a page back, once more. */
+LANE_FN void set_ahead(struct group *g, const struct job *job, int n_rows)
 {
-    const uint8_t *end = job->w + (size_t)n_rows * job->row_bytes;
-    if (r + LANES < n_rows)
-        return job->w + (size_t)(r + LANES) * job->row_bytes + AHEAD_BYTES;
-    return job->next == end ? end + AHEAD_BYTES : job->next;
+    const int n_left = n_rows - g->r - LANES;            /* behind this group */
+    const uint8_t *rows = job->w + (size_t)g->r * job->row_bytes;
+    g->ahead = n_left > 0 ? rows + LANES * job->row_bytes : job->next ? job->next : rows;
+    g->apart = n_left > 0 && n_left <= LANES ? -FETCH_PAGE : FETCH_PAGE;
 }
 
 /* n_a: the activation rows of group_few; 0: group_tile. */
@@ -451,7 +457,7 @@ ROWS_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
         int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
         struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
         g.behind = (size_t)(n_rows - from - g.n_rows) * job->row_bytes;
-        g.ahead = ahead_of(job, n_rows, from);
+        set_ahead(&g, job, n_rows);
         if (n_a)
             group_few(t, job, &g, n_a);
         else

@@ -32,11 +32,10 @@ struct scales {
 };
 
 /* A whole segment of LANES rows, row r at p + r * row_bytes. As many bytes from `ahead` on are brought into the second
- * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few
- * loads, for bursts wait for each other. Not into the first, whose few line buffers some CPUs hold until memory
- * answers. */
+ * cache while these are read, and others that lie `apart` bytes from them (fetch.h). */
 struct src {
-    const uint8_t *p, *ahead;     /* ahead: NULL in expanded rows */
+    const uint8_t *p, *ahead;
+    ptrdiff_t      apart;
     size_t         row_bytes;
 };
 
