@@ -66,7 +66,7 @@ enum {
     PF_ISA_AVX512 = 1u << 2,   /* AVX-512 F, BW, DQ, VL */
     PF_ISA_VNNI   = 1u << 3,   /* AVX512-VNNI; needs PF_ISA_AVX512 too */
     PF_ISA_AMX    = 1u << 4,   /* AMX-TILE and AMX-INT8; needs PF_ISA_VNNI too */
-    PF_ISA_VBMI   = 1u << 5,   /* AVX512-VBMI and GFNI; needs PF_ISA_VNNI too */
+    PF_ISA_VBMI   = 1u << 5,   /* AVX512-VBMI, VBMI2 and GFNI; needs PF_ISA_VNNI too */
     PF_ISA_AVXVNNI = 1u << 6,  /* AVX-VNNI: VNNI of 256 bits; needs PF_ISA_AVX2 too */
     PF_ISA_ALL    = ~0u
 };

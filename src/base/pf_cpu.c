@@ -50,7 +50,8 @@ uint32_t pf_cpu_isa(void)
         isa |= PF_ISA_AVX512;
     if ((isa & PF_ISA_AVX512) && __builtin_cpu_supports("avx512vnni"))
         isa |= PF_ISA_VNNI;
-    if ((isa & PF_ISA_VNNI) && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni"))
+    if ((isa & PF_ISA_VNNI) && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+        __builtin_cpu_supports("gfni"))
         isa |= PF_ISA_VBMI;
     if ((isa & PF_ISA_VNNI) && has_amx())
         isa |= PF_ISA_AMX;

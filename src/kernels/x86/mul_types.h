@@ -2,21 +2,7 @@
 #ifndef PF_MUL_TYPES_H
 #define PF_MUL_TYPES_H
 
-#include "kernels/x86/mul_quant.h"
-#include "kernels/x86/unpack_blocks.h"
-#include "kernels/x86/unpack_supers.h"
-
-#define READ(name)         .load = load_##name, .codes = codes_##name
-#define READ_SCALES(name)  READ(name), .scales = scales_##name
-
-MUL_QUANT(q8_0, READ(q8_0), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(34))
-MUL_QUANT(q4_0, READ(q4_0), .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, BLOCK_32(18))
-MUL_QUANT(q5_0, READ(q5_0), .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, BLOCK_32(22))
-MUL_QUANT(iq4_nl, READ(iq4_nl), .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(18))
-MUL_QUANT(mxfp4, READ(mxfp4), .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, BLOCK_32(17))
-MUL_QUANT(nvfp4, READ(nvfp4), .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
-          .block_bytes = 36)
-MUL_QUANT(iq4_xs, READ_SCALES(iq4_xs), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, SUPER_BLOCK(136))
+#include "kernels/x86/mul_looked_up.h"
 
 MUL_QUANT(q4_1, READ(q4_1), .unit = 4, .form = FORM_MIN, .adds = 8, BLOCK_32(20))
 MUL_QUANT(q5_1, READ(q5_1), .unit = 4, .form = FORM_MIN, .adds = 4, BLOCK_32(24))
@@ -46,10 +32,9 @@ MUL_QUANT(q2_0, EXPAND(q2_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 6
 
 /* Every quantised type. */
 #define QUANT_ENTRIES(kind) \
-    [PF_Q8_0] = kind##_q8_0, [PF_Q4_0] = kind##_q4_0, [PF_Q4_1] = kind##_q4_1, [PF_Q5_0] = kind##_q5_0, \
-    [PF_Q5_1] = kind##_q5_1, [PF_IQ4_NL] = kind##_iq4_nl, [PF_MXFP4] = kind##_mxfp4, [PF_NVFP4] = kind##_nvfp4, \
-    [PF_Q2_K] = kind##_q2_k, [PF_Q3_K] = kind##_q3_k, [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, \
-    [PF_Q6_K] = kind##_q6_k, [PF_IQ4_XS] = kind##_iq4_xs, [PF_TQ1_0] = kind##_tq1_0, [PF_TQ2_0] = kind##_tq2_0, \
-    [PF_Q1_0] = kind##_q1_0, [PF_Q2_0] = kind##_q2_0, GRID_ENTRIES(kind)
+    LOOKED_UP_ENTRIES(kind), [PF_Q4_1] = kind##_q4_1, [PF_Q5_1] = kind##_q5_1, [PF_Q2_K] = kind##_q2_k, \
+    [PF_Q3_K] = kind##_q3_k, [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, [PF_Q6_K] = kind##_q6_k, \
+    [PF_TQ1_0] = kind##_tq1_0, [PF_TQ2_0] = kind##_tq2_0, [PF_Q1_0] = kind##_q1_0, [PF_Q2_0] = kind##_q2_0, \
+    GRID_ENTRIES(kind)
 
 #endif

@@ -20,6 +20,7 @@
 #include "kernels/qblocks.h"
 #include "kernels/x86/dot_rows.h"
 #include "kernels/x86/expand.h"
+#include "kernels/x86/lookups.h"
 
 enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
 
@@ -82,16 +83,6 @@ LANE_FN void rows32(vi v[8], const struct src *src, int at)
     vi_rows32(v, src->p + at, src->row_bytes);
 }
 
-LANE_FN vi low_nibbles(vi v)
-{
-    return vi_and(v, vi_set1(0x0F0F0F0F));
-}
-
-LANE_FN vi high_nibbles(vi v)
-{
-    return low_nibbles(vi_shr(v, 4));
-}
-
 /* Bits 2p and 2p + 1 of every byte. */
 LANE_FN vi bit_pairs(vi v, int p)
 {
@@ -136,7 +127,7 @@ LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
 LANE_FN vi raw_at(const vi *raw, int at)
 {
     int k = at / 4, bits = at % 4 * 8;
-    return bits ? vi_or(vi_shr(raw[k], bits), vi_shl(raw[k + 1], 32 - bits)) : raw[k];
+    return bits ? join_words(raw[k], raw[k + 1], bits) : raw[k];
 }
 
 #endif

@@ -53,8 +53,8 @@ LANE_FN void codes_iq4_nl(vi *codes, struct scales *s, const vi *raw, int b, int
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++) {
         vi v = raw_at(raw, 18 * i + 2 + 4 * k);
-        codes[k] = vi_lookup(iq4_codes, low_nibbles(v));
-        codes[4 + k] = vi_lookup(iq4_codes, high_nibbles(v));
+        codes[k] = look_low(iq4_codes, v);
+        codes[4 + k] = look_high(iq4_codes, v);
     }
 }
 
@@ -157,8 +157,8 @@ LANE_FN void codes_mxfp4(vi *codes, struct scales *s, const vi *raw, int b, int 
 #pragma GCC unroll 4
     for (int k = 0; k < 4; k++) {
         vi v = raw_at(raw, 17 * i + 1 + 4 * k);
-        codes[k] = vi_lookup(fp4_codes, low_nibbles(v));
-        codes[4 + k] = vi_lookup(fp4_codes, high_nibbles(v));
+        codes[k] = look_low(fp4_codes, v);
+        codes[4 + k] = look_high(fp4_codes, v);
     }
 }
 
@@ -182,8 +182,8 @@ LANE_FN void codes_nvfp4(vi *codes, struct scales *s, const vi *raw, int b, int 
         s->pair[2 * (b + i) + h] = half_ue4m3(byte_at(raw[0], 2 * i + h));
         for (int k = 0; k < 2; k++) {
             vi v = raw[1 + 4 * i + 2 * h + k];
-            codes[4 * h + k] = vi_lookup(fp4_codes, low_nibbles(v));
-            codes[4 * h + 2 + k] = vi_lookup(fp4_codes, high_nibbles(v));
+            codes[4 * h + k] = look_low(fp4_codes, v);
+            codes[4 * h + 2 + k] = look_high(fp4_codes, v);
         }
     }
 }

@@ -175,8 +175,8 @@ LANE_FN void codes_iq4_xs(vi *codes, struct scales *s, const vi *raw, int b, int
     (void)s;
     (void)b;
     for (int k = 0; k < 4; k++) {
-        codes[k] = vi_lookup(iq4_codes, low_nibbles(raw[4 * i + k]));
-        codes[4 + k] = vi_lookup(iq4_codes, high_nibbles(raw[4 * i + k]));
+        codes[k] = look_low(iq4_codes, raw[4 * i + k]);
+        codes[4 + k] = look_high(iq4_codes, raw[4 * i + k]);
     }
 }
 
