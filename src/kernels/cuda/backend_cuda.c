@@ -139,8 +139,6 @@ static pf_status copy_tables(struct cuda_backend *b)
         { pf_grid_iq1, sizeof pf_grid_iq1, (const void **)&b->tables.iq1 },
         { pf_grid_iq3_xxs, sizeof pf_grid_iq3_xxs, (const void **)&b->tables.iq3_xxs },
         { pf_grid_iq3_s, sizeof pf_grid_iq3_s, (const void **)&b->tables.iq3_s },
-        { pf_codebook_iq4, sizeof pf_codebook_iq4, (const void **)&b->tables.iq4 },
-        { pf_codebook_e2m1, sizeof pf_codebook_e2m1, (const void **)&b->tables.e2m1 },
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         void *dev;

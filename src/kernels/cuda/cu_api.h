@@ -50,7 +50,6 @@ struct cu_x {
 struct cu_tables {
     const uint64_t *iq2_xxs, *iq2_xs, *iq2_s, *iq1;
     const uint32_t *iq3_xxs, *iq3_s;
-    const int8_t   *iq4, *e2m1;
 };
 
 /* If add is not NULL, first x += a * add. Quantises y into q when q.q is not NULL (n a multiple of 32). */

@@ -1,7 +1,11 @@
 /* How a block of 32 of every quantised type is read on the device: the same definition as kernels/ref/ref_block.h,
  * codes packed four to a word for dp4a. One reader per type; products, tiles and embeddings are made from it.
  *
- *     x[i] = dw * sc[h] * code[i] - mw * mn[h],  h = i / 16 */
+ *     x[i] = dw * sc[h] * code[i] - mw * mn[h],  h = i / 16
+ *
+ * Most readers come in two parts, so that lanes can share a block: its scales, and its codes two words at a time, in
+ * the order in which the tensor cores take them. Rows begin at multiples of four bytes, if blocks have whole words,
+ * else at even addresses; only MXFP4 begins anywhere. */
 #ifndef PF_CU_BLOCKS_H
 #define PF_CU_BLOCKS_H
 
@@ -22,34 +26,54 @@ CU_INLINE uint32_t pack4(int a, int b, int c, int d)
     return (uint32_t)(a & 255) | (uint32_t)(b & 255) << 8 | (uint32_t)(c & 255) << 16 | (uint32_t)d << 24;
 }
 
-CU_INLINE int nibble(uint8_t byte, int high)
-{
-    return high ? byte >> 4 : byte & 15;
-}
-
-/* Element i of 32 in split halves. */
-CU_INLINE int split(const uint8_t *qs, int i)
-{
-    return nibble(qs[i % 16], i >= 16);
-}
-
 CU_INLINE uint32_t signs_even(uint32_t seven)
 {
     return seven | (uint32_t)(__popc(seven) & 1) << 7;
 }
 
-/* Four bytes of a grid entry, each negated where its bit of signs is set. */
-CU_INLINE uint32_t signed4(uint32_t magnitudes, uint32_t signs)
+/* The lowest four bits as bytes of 0 and 1: the product moves bit i to bit 8 i, and no two of its bits meet. */
+CU_INLINE uint32_t spread4(uint32_t bits)
 {
-    uint32_t flip = (signs & 1 ? 0xffu : 0) | (signs & 2 ? 0xff00u : 0) | (signs & 4 ? 0xff0000u : 0) |
-        (signs & 8 ? 0xff000000u : 0);
-    return __vsub4(magnitudes ^ flip, flip);
+    return (bits & 15) * 0x00204081 & 0x01010101;
 }
 
-CU_INLINE void signed8(uint32_t *code, uint64_t magnitudes, uint32_t signs)
+/* Four bytes of a grid entry, each negated where its bit of the lowest four is set. None is 0, so no byte's sum goes
+ * over into the next. */
+CU_INLINE uint32_t signed4(uint32_t magnitudes, uint32_t signs)
 {
-    code[0] = signed4((uint32_t)magnitudes, signs);
-    code[1] = signed4((uint32_t)(magnitudes >> 32), signs >> 4);
+    uint32_t one = spread4(signs);
+    return (magnitudes ^ one * 255) + one;
+}
+
+/* Bytes that are small and not negative, less a small number each: no byte borrows from the next. */
+CU_INLINE uint32_t minus4(uint32_t bytes, uint32_t less)
+{
+    return ((bytes | 0x80808080) - less) ^ 0x80808080;
+}
+
+/* Word j from p on, where that is an even address, or one of a whole word. The first reads up to a word past it. */
+CU_INLINE uint32_t even_word_at(const void *p, int j)
+{
+    uint32_t skip = (uint32_t)(uintptr_t)p & 2;
+    const uint32_t *a = (const uint32_t *)((const uint8_t *)p - skip) + j;
+    return __funnelshift_r(a[0], a[1], 8 * skip);
+}
+
+/* A half at an even address. */
+CU_INLINE float half_at(const void *p)
+{
+    return half_value(*(const uint16_t *)p);
+}
+
+CU_INLINE uint32_t word_at(const void *p, int j)
+{
+    return ((const uint32_t *)p)[j];
+}
+
+/* Word j % 2 of a grid entry. */
+CU_INLINE uint32_t half_of(uint64_t entry, int j)
+{
+    return (uint32_t)(j & 1 ? entry >> 32 : entry);
 }
 
 /* Fills code from f(i), the code of element i. */
@@ -94,13 +118,6 @@ CU_INLINE struct scale_min scale_min_words(uint32_t a, uint32_t b, uint32_t c, i
     return { (int)((hi & 15) | (lo >> 2 & 0x30)), (int)((hi >> 4 & 15) | (mid >> 2 & 0x30)) };
 }
 
-CU_INLINE struct scale_min scale_min_of(const uint8_t *s, int g)
-{
-    if (g < 4)
-        return { s[g] & 63, s[g + 4] & 63 };
-    return { (s[g + 4] & 15) + 16 * (s[g - 4] >> 6), (s[g + 4] >> 4) + 16 * (s[g] >> 6) };
-}
-
 CU_INLINE int trit(uint8_t byte, int k)
 {
     int pow3 = k == 0 ? 1 : k == 1 ? 3 : k == 2 ? 9 : k == 3 ? 27 : 81;
@@ -120,75 +137,145 @@ CU_INLINE float mx_scale(uint8_t e)
     return pf_bits_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
 }
 
+#define CU_READ_FN __device__ __forceinline__
 #define READER(TYPE, kind_, body)                                                                                     \
     struct read_##TYPE {                                                                                              \
         static constexpr enum cu_kind kind = kind_;                                                                   \
         static CU_READ_FN void read(const uint8_t *row, int b, const struct cu_tables &t, struct cu_block &blk)       \
         body                                                                                                          \
     };
-#define CU_READ_FN __device__ __forceinline__
 #define BLOCK_OF(type, per) const struct type *w = (const struct type *)row + b / (per)
 
-READER(Q4_0, ONE_TERM, {
-    BLOCK_OF(pf_block_q4_0, 1);
-    blk.dw = half_value(w->d);
-    each_code(blk, [&](int i) { return split(w->qs, i) - 8; });
-})
+/* A reader in two parts. B has PER blocks of 32; R has, of block g of these,
+ *
+ *     head     all but the codes
+ *     words    words j and j + 4 of the codes, j < 4: elements 4 j .. 4 j + 3 and as many from 16 + 4 j on
+ *
+ * HALVES: sc, and maybe mn, are not 1, and dw and mw are the same for all of B's blocks. */
+template <class R, class B, int PER, enum cu_kind KIND, bool HALVES = false>
+struct by_words {
+    static constexpr enum cu_kind kind = KIND;
+    static constexpr bool halves = HALVES;
+    static constexpr int per = PER;
+    typedef B blocks;
 
-READER(Q4_1, MINIMUMS, {
-    BLOCK_OF(pf_block_q4_1, 1);
-    blk.dw = half_value(w->d);
-    blk.mw = -half_value(w->m);
-    each_code(blk, [&](int i) { return split(w->qs, i); });
-})
+    static CU_READ_FN void read(const uint8_t *row, int b, const struct cu_tables &t, struct cu_block &blk)
+    {
+        const B *w = (const B *)row + b / PER;
+        R::head(w, b % PER, blk);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t two[2];
+            R::words(w, b % PER, j, t, two);
+            blk.code[j] = two[0], blk.code[j + 4] = two[1];
+        }
+    }
+};
 
-READER(Q5_0, ONE_TERM, {
-    BLOCK_OF(pf_block_q5_0, 1);
-    uint32_t qh = w->qh;
-    blk.dw = half_value(w->d);
-    each_code(blk, [&](int i) { return split(w->qs, i) + (int)(qh >> i & 1) * 16 - 16; });
-})
+#define BY_WORDS(TYPE, blocks, ...) \
+    struct read_##TYPE : by_words<read_##TYPE, struct blocks, __VA_ARGS__>
+#define HEAD(blocks) static CU_READ_FN void head(const struct blocks *w, int g, struct cu_block &blk)
+#define CODES(blocks)                                                                                         \
+    static CU_READ_FN void words(const struct blocks *w, int g, int j, const struct cu_tables &t, uint32_t (&two)[2])
 
-READER(Q5_1, MINIMUMS, {
-    BLOCK_OF(pf_block_q5_1, 1);
-    uint32_t qh = w->qh;
-    blk.dw = half_value(w->d);
-    blk.mw = -half_value(w->m);
-    each_code(blk, [&](int i) { return split(w->qs, i) + (int)(qh >> i & 1) * 16; });
-})
+/* The low and high nibbles of a word. */
+CU_INLINE void nibbles4(uint32_t both, uint32_t (&two)[2])
+{
+    two[0] = both & 0x0f0f0f0f;
+    two[1] = both >> 4 & 0x0f0f0f0f;
+}
+
+BY_WORDS(Q4_0, pf_block_q4_0, 1, ONE_TERM) {
+    HEAD(pf_block_q4_0) { blk.dw = half_at(&w->d); }
+    CODES(pf_block_q4_0)
+    {
+        nibbles4(even_word_at(w->qs, j), two);
+        for (int i = 0; i < 2; i++)
+            two[i] = minus4(two[i], 0x08080808);
+    }
+};
+
+BY_WORDS(Q4_1, pf_block_q4_1, 1, MINIMUMS) {
+    HEAD(pf_block_q4_1)
+    {
+        blk.dw = half_at(&w->d);
+        blk.mw = -half_at(&w->m);
+    }
+    CODES(pf_block_q4_1) { nibbles4(word_at(w->qs, j), two); }
+};
+
+/* Word j and j + 4 of the fifth bits. */
+CU_INLINE void add_fifth(uint32_t qh, int j, uint32_t (&two)[2])
+{
+    for (int i = 0; i < 2; i++)
+        two[i] |= spread4(qh >> (16 * i + 4 * j)) << 4;
+}
+
+BY_WORDS(Q5_0, pf_block_q5_0, 1, ONE_TERM) {
+    HEAD(pf_block_q5_0) { blk.dw = half_at(&w->d); }
+    CODES(pf_block_q5_0)
+    {
+        nibbles4(even_word_at(w->qs, j), two);
+        add_fifth(even_word_at(&w->qh, 0), j, two);
+        for (int i = 0; i < 2; i++)
+            two[i] = minus4(two[i], 0x10101010);
+    }
+};
+
+BY_WORDS(Q5_1, pf_block_q5_1, 1, MINIMUMS) {
+    HEAD(pf_block_q5_1)
+    {
+        blk.dw = half_at(&w->d);
+        blk.mw = -half_at(&w->m);
+    }
+    CODES(pf_block_q5_1)
+    {
+        nibbles4(word_at(w->qs, j), two);
+        add_fifth(word_at(&w->qh, 0), j, two);
+    }
+};
 
 READER(Q8_0, ONE_TERM, {
     BLOCK_OF(pf_block_q8_0, 1);
-    blk.dw = half_value(w->d);
+    blk.dw = half_at(&w->d);
     load_words((const uint8_t *)w->qs, blk.code);
 })
 
-READER(Q2_K, MINIMUMS, {
-    BLOCK_OF(pf_block_q2_k, 8);
-    int g = b % 8;
-    int h = g / 4;
-    int p = g % 4;
-    blk.dw = half_value(w->d);
-    blk.mw = half_value(w->dmin);
-    for (int k = 0; k < 2; k++) {
-        blk.sc[k] = w->scales[2 * g + k] & 15;
-        blk.mn[k] = w->scales[2 * g + k] >> 4;
+BY_WORDS(Q2_K, pf_block_q2_k, 8, MINIMUMS, true) {
+    HEAD(pf_block_q2_k)
+    {
+        uint32_t two = ((const uint16_t *)w->scales)[g];
+        blk.dw = half_at(&w->d);
+        blk.mw = half_at(&w->dmin);
+        for (int k = 0; k < 2; k++) {
+            blk.sc[k] = two >> 8 * k & 15;
+            blk.mn[k] = two >> (8 * k + 4) & 15;
+        }
     }
-    each_code(blk, [&](int l) { return w->qs[32 * h + l] >> 2 * p & 3; });
-})
+    CODES(pf_block_q2_k)
+    {
+        for (int i = 0; i < 2; i++)
+            two[i] = word_at(w->qs + 32 * (g / 4), j + 4 * i) >> 2 * (g % 4) & 0x03030303;
+    }
+};
 
-READER(Q3_K, ONE_TERM, {
-    BLOCK_OF(pf_block_q3_k, 8);
-    int g = b % 8;
-    int h = g / 4;
-    int p = g % 4;
-    blk.dw = half_value(w->d);
-    for (int k = 0; k < 2; k++) {
-        int j = 2 * g + k;
-        blk.sc[k] = nibble(w->scales[j % 8], j >= 8) + 16 * (w->scales[8 + j % 4] >> 2 * (j / 4) & 3) - 32;
+BY_WORDS(Q3_K, pf_block_q3_k, 8, ONE_TERM, true) {
+    HEAD(pf_block_q3_k)
+    {
+        uint32_t low = ((const uint16_t *)w->scales)[g % 4] >> g / 4 * 4,
+                 high = ((const uint16_t *)w->scales)[4 + g % 2] >> g / 2 * 2;
+        blk.dw = half_at(&w->d);
+        for (int k = 0; k < 2; k++)
+            blk.sc[k] = (int)((low >> 8 * k & 15) | (high >> 8 * k & 3) << 4) - 32;
     }
-    each_code(blk, [&](int l) { return (w->qs[32 * h + l] >> 2 * p & 3) + 4 * (w->hmask[l] >> g & 1) - 4; });
-})
+    CODES(pf_block_q3_k)
+    {
+        for (int i = 0; i < 2; i++) {
+            uint32_t low = even_word_at(w->qs + 32 * (g / 4), j + 4 * i), high = even_word_at(w->hmask, j + 4 * i);
+            two[i] = minus4((low >> 2 * (g % 4) & 0x03030303) | (high >> g & 0x01010101) << 2, 0x04040404);
+        }
+    }
+};
 
 /* Codes and scales of Q4_K and Q5_K, whose blocks begin at multiples of 16 bytes. */
 CU_INLINE void read_k45(const uint8_t *p, const uint8_t *qs, int g, struct cu_block &blk)
@@ -220,12 +307,6 @@ READER(Q5_K, MINIMUMS, {
         blk.code[i] |= (__ldg(qh + i) >> b % 8 & 0x01010101) << 4;
 })
 
-/* Bytes that are small and not negative, less a small number each: no byte borrows from the next. */
-CU_INLINE uint32_t minus4(uint32_t bytes, uint32_t less)
-{
-    return ((bytes | 0x80808080) - less) ^ 0x80808080;
-}
-
 READER(Q6_K, ONE_TERM, {
     BLOCK_OF(pf_block_q6_k, 8);
     int g = b % 8;
@@ -242,102 +323,173 @@ READER(Q6_K, ONE_TERM, {
         blk.code[i] = minus4((low[i] >> p / 2 * 4 & 0x0f0f0f0f) | (high[i] >> 2 * p & 0x03030303) << 4, 0x20202020);
 })
 
-READER(IQ2_XXS, ONE_TERM, {
-    BLOCK_OF(pf_block_iq2_xxs, 8);
-    const uint8_t *index = w->sub[b % 8].index;
-    uint32_t word = w->sub[b % 8].signs;
-    blk.dw = (half_value(w->d) * 0.125f) * (float)(2 * (word >> 28) + 1);
-    for (int k = 0; k < 4; k++)
-        signed8(blk.code + 2 * k, t.iq2_xxs[index[k]], signs_even(word >> 7 * k & 127));
-})
+/* Words j and j + 4 of types with a grid's entry for each eight or four elements are made of these of the entry's
+ * number and signs, which entry(k) gives of the k-th eight, or number(k) of the k-th four. */
+struct entry { uint32_t number, signs; };
 
-READER(IQ2_XS, ONE_TERM, {
-    BLOCK_OF(pf_block_iq2_xs, 8);
-    int g = b % 8;
-    blk.dw = half_value(w->d) * 0.125f;
-    for (int h = 0; h < 2; h++)
-        blk.sc[h] = 2 * nibble(w->scales[g], h) + 1;
-    for (int k = 0; k < 4; k++) {
-        uint32_t v = w->qs[4 * g + k];
-        signed8(blk.code + 2 * k, t.iq2_xs[v & 511], signs_even(v >> 9));
-    }
-})
-
-READER(IQ2_S, ONE_TERM, {
-    BLOCK_OF(pf_block_iq2_s, 8);
-    int g = b % 8;
-    blk.dw = half_value(w->d) * 0.125f;
-    for (int h = 0; h < 2; h++)
-        blk.sc[h] = 2 * nibble(w->scales[g], h) + 1;
-    for (int k = 0; k < 4; k++)
-        signed8(blk.code + 2 * k, t.iq2_s[w->qs[4 * g + k] + 256 * (w->qh[g] >> 2 * k & 3)], w->signs[4 * g + k]);
-})
-
-READER(IQ3_XXS, ONE_TERM, {
-    BLOCK_OF(pf_block_iq3_xxs, 8);
-    uint32_t word = w->signs[b % 8];
-    blk.dw = (half_value(w->d) * 0.25f) * (float)(2 * (word >> 28) + 1);
-    for (int k = 0; k < 8; k++)
-        blk.code[k] = signed4(t.iq3_xxs[w->qs[8 * (b % 8) + k]], signs_even(word >> 7 * (k / 2) & 127) >> 4 * (k % 2));
-})
-
-READER(IQ3_S, ONE_TERM, {
-    BLOCK_OF(pf_block_iq3_s, 8);
-    int g = b % 8;
-    blk.dw = half_value(w->d) * (float)(2 * nibble(w->scales[g / 2], g % 2) + 1);
-    for (int k = 0; k < 8; k++)
-        blk.code[k] = signed4(t.iq3_s[w->qs[8 * g + k] + 256 * (w->qh[g] >> k & 1)],
-                              w->signs[4 * g + k / 2] >> 4 * (k % 2));
-})
-
-/* 8 v + 1, or - 1 for a negative delta, of eight trits. */
-CU_INLINE void ternary8(uint32_t *code, uint64_t grid, int negative)
+template <class F>
+CU_INLINE void by_eights(const uint64_t *grid, int j, uint32_t (&two)[2], F entry)
 {
-    uint32_t one = negative ? 0xffffffffu : 0x01010101u;
     for (int i = 0; i < 2; i++) {
-        uint32_t v = (uint32_t)(grid >> 32 * i);
-        v = (v & 0x1f1f1f1fu) << 3;
-        code[i] = __vadd4(v, one);
+        struct entry e = entry(j / 2 + 2 * i);
+        two[i] = signed4(half_of(grid[e.number], j), e.signs >> 4 * (j & 1));
     }
 }
 
-READER(IQ1_S, ONE_TERM, {
-    BLOCK_OF(pf_block_iq1_s, 8);
-    int g = b % 8;
-    int qh = w->qh[g];
-    blk.dw = (half_value(w->d) * 0.125f) * (float)(2 * (qh >> 12 & 7) + 1);
-    for (int k = 0; k < 4; k++)
-        ternary8(blk.code + 2 * k, t.iq1[w->qs[4 * g + k] + 256 * (qh >> 3 * k & 7)], qh >> 15);
-})
-
-READER(IQ1_M, ONE_TERM, {
-    BLOCK_OF(pf_block_iq1_m, 8);
-    int g = b % 8;
-    uint32_t d = 0;
-    for (int k = 0; k < 4; k++)
-        d |= (uint32_t)(w->scales[k] >> 12) << 4 * k;
-    blk.dw = half_value((uint16_t)d) * 0.125f;
-    for (int h = 0; h < 2; h++)
-        blk.sc[h] = 2 * (w->scales[g / 2] >> 3 * (2 * (g % 2) + h) & 7) + 1;
-    for (int k = 0; k < 4; k++) {
-        int bits = nibble(w->qh[2 * g + k / 2], k % 2);
-        ternary8(blk.code + 2 * k, t.iq1[w->qs[4 * g + k] + 256 * (bits & 7)], bits & 8);
+BY_WORDS(IQ2_XXS, pf_block_iq2_xxs, 8, ONE_TERM) {
+    HEAD(pf_block_iq2_xxs)
+    {
+        blk.dw = (half_at(&w->d) * 0.125f) * (float)(int)(2 * (even_word_at(&w->sub[g].signs, 0) >> 28) + 1);
     }
-})
+    CODES(pf_block_iq2_xxs)
+    {
+        uint32_t word = even_word_at(&w->sub[g].signs, 0);
+        by_eights(t.iq2_xxs, j, two, [&](int k) {
+            return (struct entry){ w->sub[g].index[k], signs_even(word >> 7 * k & 127) };
+        });
+    }
+};
 
-READER(IQ4_NL, ONE_TERM, {
-    BLOCK_OF(pf_block_iq4_nl, 1);
-    blk.dw = half_value(w->d);
-    each_code(blk, [&](int i) { return t.iq4[split(w->qs, i)]; });
-})
+/* Scales of types with a nibble for each 16 elements. */
+CU_INLINE void scales_of_nibbles(uint8_t both, struct cu_block &blk)
+{
+    blk.sc[0] = 2 * (both & 15) + 1;
+    blk.sc[1] = 2 * (both >> 4) + 1;
+}
 
-READER(IQ4_XS, ONE_TERM, {
-    BLOCK_OF(pf_block_iq4_xs, 8);
-    int g = b % 8;
-    int scale = nibble(w->scales_l[g / 2], g % 2) + 16 * (w->scales_h >> 2 * g & 3);
-    blk.dw = half_value(w->d) * (float)(scale - 32);
-    each_code(blk, [&](int i) { return t.iq4[split(w->qs + 16 * g, i)]; });
-})
+BY_WORDS(IQ2_XS, pf_block_iq2_xs, 8, ONE_TERM, true) {
+    HEAD(pf_block_iq2_xs)
+    {
+        blk.dw = half_at(&w->d) * 0.125f;
+        scales_of_nibbles(w->scales[g], blk);
+    }
+    CODES(pf_block_iq2_xs)
+    {
+        by_eights(t.iq2_xs, j, two, [&](int k) {
+            uint32_t v = ((const uint16_t *)w)[1 + 4 * g + k];
+            return (struct entry){ v & 511, signs_even(v >> 9) };
+        });
+    }
+};
+
+BY_WORDS(IQ2_S, pf_block_iq2_s, 8, ONE_TERM, true) {
+    HEAD(pf_block_iq2_s)
+    {
+        blk.dw = half_at(&w->d) * 0.125f;
+        scales_of_nibbles(w->scales[g], blk);
+    }
+    CODES(pf_block_iq2_s)
+    {
+        uint32_t high = w->qh[g];
+        by_eights(t.iq2_s, j, two, [&](int k) {
+            return (struct entry){ w->qs[4 * g + k] | (high >> 2 * k & 3) << 8, w->signs[4 * g + k] };
+        });
+    }
+};
+
+BY_WORDS(IQ3_XXS, pf_block_iq3_xxs, 8, ONE_TERM) {
+    HEAD(pf_block_iq3_xxs)
+    {
+        blk.dw = (half_at(&w->d) * 0.25f) * (float)(int)(2 * (even_word_at(w->signs, g) >> 28) + 1);
+    }
+    CODES(pf_block_iq3_xxs)
+    {
+        uint32_t word = even_word_at(w->signs, g);
+        for (int i = 0; i < 2; i++)
+            two[i] = signed4(t.iq3_xxs[w->qs[8 * g + 4 * i + j]],
+                             signs_even(word >> 7 * (2 * i + j / 2) & 127) >> 4 * (j & 1));
+    }
+};
+
+BY_WORDS(IQ3_S, pf_block_iq3_s, 8, ONE_TERM) {
+    HEAD(pf_block_iq3_s)
+    {
+        blk.dw = half_at(&w->d) * (float)(int)(2 * (w->scales[g / 2] >> 4 * (g & 1) & 15) + 1);
+    }
+    CODES(pf_block_iq3_s)
+    {
+        uint32_t high = w->qh[g];
+        for (int i = 0; i < 2; i++)
+            two[i] = signed4(t.iq3_s[w->qs[8 * g + 4 * i + j] | (high >> (4 * i + j) & 1) << 8],
+                             w->signs[4 * g + 2 * i + j / 2] >> 4 * (j & 1));
+    }
+};
+
+/* 8 v + 1, or - 1 for a negative delta, of four trits. */
+CU_INLINE uint32_t ternary4(uint32_t trits, bool is_negative)
+{
+    uint32_t delta = is_negative ? 0u - 0x01010101u : 0x01010101u;
+    return (((trits & 0x1f1f1f1fu) << 3 ^ 0x80808080u) + delta) ^ 0x80808080u;
+}
+
+CU_INLINE int high_of(const struct pf_block_iq1_s *w, int g)
+{
+    return ((const uint16_t *)w)[17 + g];
+}
+
+BY_WORDS(IQ1_S, pf_block_iq1_s, 8, ONE_TERM) {
+    HEAD(pf_block_iq1_s)
+    {
+        blk.dw = (half_at(&w->d) * 0.125f) * (float)(2 * (high_of(w, g) >> 12 & 7) + 1);
+    }
+    CODES(pf_block_iq1_s)
+    {
+        int high = high_of(w, g);
+        for (int i = 0; i < 2; i++) {
+            int k = j / 2 + 2 * i;
+            two[i] = ternary4(half_of(t.iq1[w->qs[4 * g + k] | (high >> 3 * k & 7) << 8], j), high >> 15);
+        }
+    }
+};
+
+BY_WORDS(IQ1_M, pf_block_iq1_m, 8, ONE_TERM, true) {
+    HEAD(pf_block_iq1_m)
+    {
+        const uint16_t *scales = (const uint16_t *)w + 24;
+        uint32_t d = 0;
+        for (int k = 0; k < 4; k++)
+            d |= (uint32_t)(scales[k] >> 12) << 4 * k;
+        blk.dw = half_value((uint16_t)d) * 0.125f;
+        for (int h = 0; h < 2; h++)
+            blk.sc[h] = 2 * (scales[g / 2] >> 3 * (2 * (g % 2) + h) & 7) + 1;
+    }
+    CODES(pf_block_iq1_m)
+    {
+        for (int i = 0; i < 2; i++) {
+            int k = j / 2 + 2 * i;
+            uint32_t bits = w->qh[2 * g + i] >> 4 * (j / 2);
+            two[i] = ternary4(half_of(t.iq1[w->qs[4 * g + k] | (bits & 7) << 8], j), bits & 8);
+        }
+    }
+};
+
+/* The bytes of a codebook of sixteen for the low and the high nibbles of a word: both of its halves looked up, of which
+ * each nibble's bit 3 chooses one. The codebook is IQ4_NL's (pf_codebook_iq4). */
+CU_INLINE void look_up_iq4(uint32_t both, uint32_t (&two)[2])
+{
+    uint32_t index = both & 0x77777777, choice = (both >> 1 & 0x44444444) | 0x32103210, of[2];
+    for (int i = 0; i < 2; i++) {
+        uint32_t lower = permute(0xbfad9881, 0xf6eaddcf, index >> 16 * i),
+                 upper = permute(0x26190d01, 0x71594535, index >> 16 * i);
+        of[i] = permute(lower, upper, choice >> 16 * i);
+    }
+    two[0] = permute(of[0], of[1], 0x6420);
+    two[1] = permute(of[0], of[1], 0x7531);
+}
+
+BY_WORDS(IQ4_NL, pf_block_iq4_nl, 1, ONE_TERM) {
+    HEAD(pf_block_iq4_nl) { blk.dw = half_at(&w->d); }
+    CODES(pf_block_iq4_nl) { look_up_iq4(even_word_at(w->qs, j), two); }
+};
+
+BY_WORDS(IQ4_XS, pf_block_iq4_xs, 8, ONE_TERM) {
+    HEAD(pf_block_iq4_xs)
+    {
+        uint32_t first = word_at(w, 0), scale = (word_at(w, 1) >> 4 * g & 15) | (first >> (16 + 2 * g) & 3) << 4;
+        blk.dw = half_value((uint16_t)first) * (float)((int)scale - 32);
+    }
+    CODES(pf_block_iq4_xs) { look_up_iq4(word_at(w->qs + 16 * g, j), two); }
+};
 
 CU_INLINE int tq1_0_trit(const struct pf_block_tq1_0 *w, int i)
 {
@@ -354,13 +506,14 @@ READER(TQ1_0, ONE_TERM, {
     each_code(blk, [&](int i) { return tq1_0_trit(w, b % 8 * 32 + i) - 1; });
 })
 
-READER(TQ2_0, ONE_TERM, {
-    BLOCK_OF(pf_block_tq2_0, 8);
-    int h = b % 8 / 4;
-    int p = b % 4;
-    blk.dw = half_value(w->d);
-    each_code(blk, [&](int l) { return (w->qs[32 * h + l] >> 2 * p & 3) - 1; });
-})
+BY_WORDS(TQ2_0, pf_block_tq2_0, 8, ONE_TERM) {
+    HEAD(pf_block_tq2_0) { blk.dw = half_at(&w->d); }
+    CODES(pf_block_tq2_0)
+    {
+        for (int i = 0; i < 2; i++)
+            two[i] = minus4(even_word_at(w->qs + 32 * (g / 4), j + 4 * i) >> 2 * (g % 4) & 0x03030303, 0x01010101);
+    }
+};
 
 /* Twice E2M1 lies in -12..12; looked up as that plus 12. v is w with bit 3 of every nibble flipped: a nibble of the
  * first kind (positive) finds its byte in the first table and, its bit 3 flipped, a sign of 0 in the second; one of the
@@ -370,17 +523,24 @@ CU_INLINE uint32_t e2m1_plus_12(uint32_t w, uint32_t v)
     return permute(0x0f0e0d0c, 0x18141210, w) | permute(0x090a0b0c, 0x00040608, v);
 }
 
+/* Twice what the low and the high nibbles of a word mean. */
+CU_INLINE void e2m1_codes(uint32_t both, uint32_t (&two)[2])
+{
+    uint32_t v = both ^ 0x88888888, a = e2m1_plus_12(both, v), c = e2m1_plus_12(both >> 16, v >> 16);
+    two[0] = minus4(permute(a, c, 0x6420), 0x0c0c0c0c);
+    two[1] = minus4(permute(a, c, 0x7531), 0x0c0c0c0c);
+}
+
 READER(MXFP4, ONE_TERM, {
     BLOCK_OF(pf_block_mxfp4, 1);
     uint32_t q[4];
     load_words(w->qs, q);
     blk.dw = mx_scale(w->e);
     for (int i = 0; i < 4; i++) {
-        uint32_t v = q[i] ^ 0x88888888;
-        uint32_t a = e2m1_plus_12(q[i], v);
-        uint32_t c = e2m1_plus_12(q[i] >> 16, v >> 16);
-        blk.code[i] = minus4(permute(a, c, 0x6420), 0x0c0c0c0c);
-        blk.code[i + 4] = minus4(permute(a, c, 0x7531), 0x0c0c0c0c);
+        uint32_t two[2];
+        e2m1_codes(q[i], two);
+        blk.code[i] = two[0];
+        blk.code[i + 4] = two[1];
     }
 })
 
@@ -389,14 +549,22 @@ READER(NVFP4, TWO_SCALES, {
     int sub = b % 2 * 2;
     blk.dw = half_ue4m3(w->d[sub]);
     blk.dw1 = half_ue4m3(w->d[sub + 1]);
-    each_code(blk, [&](int i) { return t.e2m1[nibble(w->qs[8 * (sub + i / 16) + i % 8], i % 16 >= 8)]; });
+    for (int i = 0; i < 4; i++) {
+        uint32_t two[2];
+        e2m1_codes(word_at(w->qs + 8 * sub, i), two);
+        blk.code[i / 2 * 4 + i % 2] = two[0];
+        blk.code[i / 2 * 4 + i % 2 + 2] = two[1];
+    }
 })
 
-READER(Q1_0, ONE_TERM, {
-    BLOCK_OF(pf_block_q1_0, 4);
-    blk.dw = half_value(w->d);
-    each_code(blk, [&](int i) { return w->qs[b % 4 * 4 + i / 8] >> i % 8 & 1 ? 1 : -1; });
-})
+BY_WORDS(Q1_0, pf_block_q1_0, 4, ONE_TERM) {
+    HEAD(pf_block_q1_0) { blk.dw = half_at(&w->d); }
+    CODES(pf_block_q1_0)
+    {
+        for (int i = 0; i < 2; i++)
+            two[i] = minus4(spread4(w->qs[4 * g + 2 * i + j / 2] >> 4 * (j & 1)) << 1, 0x01010101);
+    }
+};
 
 READER(Q2_0, ONE_TERM, {
     BLOCK_OF(pf_block_q2_0, 2);

@@ -236,7 +236,7 @@ static __global__ void __launch_bounds__(MOST_WARPS * WARP, 1) few_linear(const 
                 for (int h = 0; h < 2; h++)
                     rows[h] = slot + (g + 8 * h) * few_stride<T>(1) + skip_of<T>(here.rows.from[h], segment);
                 await_slot(s.n_slots);
-                few_segment<T, WIDE>(m.x, rows, n, segment, m.scales, sum);
+                few_segment<T, WIDE>(m.x, rows, l.tables, n, segment, m.scales, sum);
                 __syncwarp();
                 send_for(slot);
                 slot = slot == last ? m.slots : slot + SLOT_BYTES;

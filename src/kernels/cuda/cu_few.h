@@ -21,7 +21,9 @@ enum { TILE_ROWS = 16, SEGMENT = 8 };
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
 
-/* BYTES: a segment of a row. SKIP: how far a row may begin past a multiple of 16. WHOLE: a row is whole segments.
+/* By hand, or of readers (few_of).
+ *
+ * BYTES: a segment of a row. SKIP: how far a row may begin past a multiple of 16. WHOLE: a row is whole segments.
  * NEIGHBOURS: a lane's elements of a block are eight neighbours. MIXED: codes of the block's halves alternate in a
  * lane's words. MINUS: how much each code is too large. PACKED: scales take some unpacking, which is done once for all
  * lanes of a row: `scales` gives those of blocks t and t + 4, instead of `scale`.
@@ -29,7 +31,8 @@ enum { TILE_ROWS = 16, SEGMENT = 8 };
  * view: what a lane knows of a row's segment. codes: its two words of block k, which go with its two words of
  * activations. scale: what block k's sum is multiplied by and, with `minimums`, the negative of the minimum; with
  * `halves` the two integer scales of 16 elements each, and `row_scale` what all sums of the segment are multiplied
- * by. */
+ * by; with both each integer scale has its integer minimum in its upper half, and `row_minimum` is the negative of what
+ * these are multiplied by. */
 struct few_type {
     static constexpr bool WHOLE = false, NEIGHBOURS = false, MIXED = false, PACKED = false, minimums = false,
                           halves = false;
@@ -61,7 +64,7 @@ struct few_k45 : few_type {
         return make_uint2(pf_float_bits(d * (float)(int)sc), pf_float_bits(dmin * (float)(int)mn));
     }
 
-    static CU_READ_FN void codes(view v, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN void codes(view v, int k, int t, const struct cu_tables &, uint32_t (&w)[2])
     {
         uint2 four = *(const uint2 *)(v + (FIVE ? 48 : 16) + 32 * (k / 2) + 8 * t);
         w[0] = four.x >> 4 * (k % 2) & 0x0f0f0f0f;
@@ -123,7 +126,7 @@ struct few_k6 : few_even {
         }
     }
 
-    static CU_READ_FN void codes(const view &v, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN void codes(const view &v, int k, int t, const struct cu_tables &, uint32_t (&w)[2])
     {
         int p = k % 4;                       /* words are loaded once for all blocks that share them */
 #pragma unroll
@@ -144,7 +147,7 @@ struct few_q8 : few_even {
         return make_uint2(pf_float_bits(half_value(*(const uint16_t *)(v.segment + 34 * k))), 0);
     }
 
-    static CU_READ_FN void codes(const view &v, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN void codes(const view &v, int k, int t, const struct cu_tables &, uint32_t (&w)[2])
     {
         w[0] = even_word(v, 34 * k + 2, t);
         w[1] = even_word(v, 34 * k + 18, t);
@@ -159,7 +162,7 @@ struct few_q4 : few_even {
         return make_uint2(pf_float_bits(half_value(*(const uint16_t *)(v.segment + 18 * k))), 0);
     }
 
-    static CU_READ_FN void codes(const view &v, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN void codes(const view &v, int k, int t, const struct cu_tables &, uint32_t (&w)[2])
     {
         uint32_t both = even_word(v, 18 * k + 2, t);
         w[0] = both & 0x0f0f0f0f;
@@ -176,7 +179,7 @@ struct few_mx4 : few_type {
         return make_uint2(pf_float_bits(mx_scale(v[17 * k])), 0);
     }
 
-    static CU_READ_FN void codes(view v, int k, int t, uint32_t (&w)[2])
+    static CU_READ_FN void codes(view v, int k, int t, const struct cu_tables &, uint32_t (&w)[2])
     {
         uint32_t c[1];
         load_words(v + 17 * k + 1 + 4 * t, c);
@@ -186,8 +189,52 @@ struct few_mx4 : few_type {
     }
 };
 
-#define CU_FEW_LIST(X) \
-    X(Q4_K, few_k45<false>) X(Q5_K, few_k45<true>) X(Q6_K, few_k6) X(Q8_0, few_q8) X(Q4_0, few_q4) X(MXFP4, few_mx4)
+/* A type whose reader (cu_blocks.h) is by words. */
+template <class R>
+struct few_of : few_type {
+    typedef typename R::blocks blocks;
+    static constexpr bool WHOLE = R::per == SEGMENT, PACKED = WHOLE, minimums = R::kind == MINIMUMS, halves = R::halves;
+    enum { BYTES = SEGMENT / R::per * sizeof(blocks) };
+
+    static CU_READ_FN struct cu_block head_of(view v, int k)
+    {
+        struct cu_block blk = { .sc = { 1, 1 }, .mn = { 1, 1 } };
+        R::head((const blocks *)v + k / R::per, k % R::per, blk);
+        return blk;
+    }
+
+    static CU_READ_FN float row_scale(view v) { return head_of(v, 0).dw; }
+    static CU_READ_FN float row_minimum(view v) { return -head_of(v, 0).mw; }
+
+    static CU_READ_FN uint2 scale(view v, int k)
+    {
+        struct cu_block blk = head_of(v, k);
+        if (halves && minimums)
+            return make_uint2(blk.sc[0] | blk.mn[0] << 16, blk.sc[1] | blk.mn[1] << 16);
+        if (halves)
+            return make_uint2((uint32_t)blk.sc[0], (uint32_t)blk.sc[1]);
+        return make_uint2(pf_float_bits(blk.dw), minimums ? pf_float_bits(-blk.mw) : 0);
+    }
+
+    static CU_READ_FN void scales(view v, int t, uint2 (&out)[2])
+    {
+        out[0] = scale(v, t);
+        out[1] = scale(v, t + 4);
+    }
+
+    static CU_READ_FN void codes(view v, int k, int t, const struct cu_tables &tables, uint32_t (&w)[2])
+    {
+        R::words((const blocks *)v + k / R::per, k % R::per, t, tables, w);
+    }
+};
+
+#define CU_FEW_LIST(X)                                                                                               \
+    X(Q4_K, few_k45<false>) X(Q5_K, few_k45<true>) X(Q6_K, few_k6) X(Q8_0, few_q8) X(Q4_0, few_q4) X(MXFP4, few_mx4) \
+    X(Q4_1, few_of<read_Q4_1>) X(Q5_0, few_of<read_Q5_0>) X(Q5_1, few_of<read_Q5_1>) X(Q2_K, few_of<read_Q2_K>)      \
+    X(Q3_K, few_of<read_Q3_K>) X(IQ2_XXS, few_of<read_IQ2_XXS>) X(IQ2_XS, few_of<read_IQ2_XS>)                       \
+    X(IQ2_S, few_of<read_IQ2_S>) X(IQ3_XXS, few_of<read_IQ3_XXS>) X(IQ3_S, few_of<read_IQ3_S>)                       \
+    X(IQ1_S, few_of<read_IQ1_S>) X(IQ1_M, few_of<read_IQ1_M>) X(IQ4_NL, few_of<read_IQ4_NL>)                         \
+    X(IQ4_XS, few_of<read_IQ4_XS>)
 
 /* ---- Shared memory ----------------------------------------------------------------------------------------------- */
 
@@ -220,7 +267,8 @@ CU_HOST_FN int n_segments(int n)
 }
 
 /* A column's side of a block of 32: its scale and, if there are minimums, the product of that with the sum of the
- * column's codes; else, if there is MINUS, what a sum begins with: with `halves` what both begin with. Sums of 32
+ * column's codes, or with `halves` both halves' sums; else, if there is MINUS, what a sum begins with: with `halves`
+ * what both begin with. Sums of 32
  * products begin at EXACT besides: then their bits are those of a float, WHOLE_FLOAT more than the sum, which is exact
  * as long as sums are less than 2^22: 32 products of bytes are. */
 enum { EXACT = 0x4b400000 };
@@ -273,6 +321,8 @@ template <class T>
 CU_INLINE uint2 few_pair(float d, int two)
 {
     int lower = (int)(int16_t)two, upper = two >> 16;
+    if (T::halves && T::minimums)
+        return make_uint2((uint32_t)lower, (uint32_t)upper);
     if (T::halves)
         return make_uint2((uint32_t)(-T::MINUS * lower), (uint32_t)(-T::MINUS * upper));
     return make_uint2(pf_float_bits(d), T::minimums ? pf_float_bits(d * (float)(lower + upper)) :
@@ -316,7 +366,8 @@ struct few_lane {
     const uint8_t *x[2];
     const uint2   *scales, *pair;
     const float   *scale;
-    float          row_scale[2];
+    float          row_scale[2], row_minimum[2];
+    const struct cu_tables &tables;
 };
 
 /* The scales of a whole segment's blocks, each by one lane. */
@@ -359,6 +410,24 @@ CU_INLINE uint2 few_words(const uint8_t *x, int k)
     return T::MIXED ? make_uint2(permute(w[0], w[4], 0x5140), permute(w[0], w[4], 0x7362)) : make_uint2(w[0], w[4]);
 }
 
+/* A half's integer scale. */
+template <class T>
+CU_INLINE int few_integer(uint32_t scale)
+{
+    return T::minimums ? (int)(scale & 0xffff) : (int)scale;
+}
+
+/* What a block's minimums are multiplied by: the negative of the minimum and, with `halves`, what their sum is. */
+template <class T>
+CU_INLINE float few_minimum(float row_minimum, uint2 scale, uint2 pair, float d, float s)
+{
+    if (T::halves) {
+        int lower = (int)(scale.x >> 16) * (int)pair.x, upper = (int)(scale.y >> 16) * (int)pair.y;
+        return fmaf(row_minimum, d * (float)(lower + upper), s);
+    }
+    return fmaf(pf_bits_float(scale.y), pf_bits_float(pair.y), s);
+}
+
 /* Sums of a block's rows with eight columns, as floats. scale: of the halves, if each has its own. */
 template <class T>
 CU_INLINE void few_isums(const uint32_t (&w)[2][2], uint2 x, const uint2 (&scale)[2], const uint2 (&pair)[2],
@@ -369,7 +438,7 @@ CU_INLINE void few_isums(const uint32_t (&w)[2][2], uint2 x, const uint2 (&scale
     if constexpr (T::halves) {
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            sum[c] = (int)pair[c % 2].x, upper[c] = (int)pair[c % 2].y;
+            sum[c] = T::MINUS ? (int)pair[c % 2].x : 0, upper[c] = T::MINUS ? (int)pair[c % 2].y : 0;
         mma16_add<true>(sum, a[0], a[1], x.x);
         mma16_add<true>(upper, a[2], a[3], x.y);
     } else if (T::MINUS) {
@@ -382,7 +451,8 @@ CU_INLINE void few_isums(const uint32_t (&w)[2][2], uint2 x, const uint2 (&scale
     }
 #pragma unroll
     for (int c = 0; c < 4; c++)
-        isum[c] = T::halves ? (float)((int)scale[c / 2].x * sum[c] + (int)scale[c / 2].y * upper[c]) :
+        isum[c] = T::halves ? (float)(few_integer<T>(scale[c / 2].x) * sum[c] +
+                                      few_integer<T>(scale[c / 2].y) * upper[c]) :
                               pf_bits_float((uint32_t)sum[c]) - WHOLE_FLOAT;
 }
 
@@ -393,7 +463,7 @@ CU_INLINE void few_block(const struct few_lane<T> &l, int k, const uint2 (&scale
     uint32_t w[2][2];
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        T::codes(l.view[h], k, threadIdx.x % 4, w[h]);
+        T::codes(l.view[h], k, threadIdx.x % 4, l.tables, w[h]);
 #pragma unroll
     for (int i = 0; i < (WIDE ? 2 : 1); i++) {
         int at = k * few_columns_of<WIDE>() + 8 * i;
@@ -410,10 +480,11 @@ CU_INLINE void few_block(const struct few_lane<T> &l, int k, const uint2 (&scale
         few_isums<T>(w, few_words<T>(l.x[i], k), scale, pair, isum);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            float dw = T::halves ? l.row_scale[c / 2] : pf_bits_float(scale[c / 2].x), &of = s[4 * i + c];
-            of = fmaf(dw * (c % 2 ? d.y : d.x), isum[c], of);
+            float dw = T::halves ? l.row_scale[c / 2] : pf_bits_float(scale[c / 2].x), dx = c % 2 ? d.y : d.x,
+                  &of = s[4 * i + c];
+            of = fmaf(dw * dx, isum[c], of);
             if (T::minimums)
-                of = fmaf(pf_bits_float(scale[c / 2].y), pf_bits_float(pair[c % 2].y), of);
+                of = few_minimum<T>(l.row_minimum[c / 2], scale[c / 2], pair[c % 2], dx, of);
         }
     }
 }
@@ -422,18 +493,20 @@ CU_INLINE void few_block(const struct few_lane<T> &l, int k, const uint2 (&scale
  * g + 8 (c / 2) and of column 8 i + 2 t + c % 2. scales: room for those of a warp's rows, [TILE_ROWS][SCALES], if
  * they are packed. */
 template <class T, bool WIDE>
-CU_INLINE void few_segment(const struct few_x &m, const uint8_t *const (&row)[2], int n, int segment, uint2 *scales,
-                           float (&s)[WIDE ? 8 : 4])
+CU_INLINE void few_segment(const struct few_x &m, const uint8_t *const (&row)[2], const struct cu_tables &tables, int n,
+                           int segment, uint2 *scales, float (&s)[WIDE ? 8 : 4])
 {
     constexpr int COLUMNS = few_columns_of<WIDE>();
     int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, side = segment * SEGMENT * COLUMNS + 2 * t;
-    struct few_lane<T> l;
+    struct few_lane<T> l = { .tables = tables };
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         l.view[h] = T::view_of(row[h]);
         l.x[h] = m.x + (g + 8 * h) * few_pitch<T>(n) + segment * 256 + (T::NEIGHBOURS ? 8 : 4) * t;
         if constexpr (T::halves)
             l.row_scale[h] = T::row_scale(l.view[h]);
+        if constexpr (T::halves && T::minimums)
+            l.row_minimum[h] = T::row_minimum(l.view[h]);
     }
     l.scales = scales + g * SCALES, l.pair = m.pair + side, l.scale = m.scale + side;
     if constexpr (T::PACKED)

@@ -221,7 +221,7 @@ CU_INLINE void multiply_pieces(const struct given_few &l, const struct few_x &x,
             row[h] = rows + (g + 8 * h) * o.stride + skip_of<T>(row_of<T>(l, at, p, g + 8 * h));
         await_box(&team.box->come[place], round);
         if (has_segment)
-            few_segment<T, WIDE>(x, row, l.n, p.first + team.warp, team.scales, sum);
+            few_segment<T, WIDE>(x, row, l.tables, l.n, p.first + team.warp, team.scales, sum);
         await_box(&team.box->added[turn], phase ^ 1);
         if (has_segment)
             few_put_sums<WIDE>(team.sums + (turn * o.warps + team.warp) * few_sums<WIDE>(), sum);
