@@ -1979,11 +1979,13 @@ int main(int argc, char **argv)
         large_products(PF_Q6_K);
         large_products(PF_Q4_K);
         large_products(PF_Q5_K);
-        static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K, PF_Q8_0, PF_Q4_0, PF_MXFP4 };
+        static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K, PF_Q2_K, PF_Q3_K, PF_IQ1_M, PF_IQ2_XXS,
+                                               PF_IQ3_S, PF_IQ4_XS, PF_Q8_0, PF_Q4_0, PF_MXFP4, PF_Q5_0, PF_Q5_1,
+                                               PF_IQ4_NL };
         int n_out = brief ? 2405 : 70005;
         for (size_t i = 0; i < sizeof types / sizeof *types; i++)
             for (int rows = 3; rows <= 16; rows += rows == 8 ? 1 : rows < 8 ? 5 : 7)
-                few_rows_of_large(types[i], i < 3 ? 512 : 544, n_out, rows);
+                few_rows_of_large(types[i], pf_qtype_info(types[i])->block_len == 256 ? 512 : 544, n_out, rows);
         few_rows_of_large(PF_Q6_K, 4096, brief ? 2405 : 70005, 8);
     }
     if (wanted("rows")) {

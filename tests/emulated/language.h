@@ -59,16 +59,6 @@ static inline int __dp4a(int a, int b, int c)
     return (int)((uint32_t)c + (uint32_t)both + (uint32_t)(both >> 32));
 }
 
-static inline unsigned __vadd4(unsigned a, unsigned b)
-{
-    return ((a & 0x7f7f7f7f) + (b & 0x7f7f7f7f)) ^ ((a ^ b) & 0x80808080);
-}
-
-static inline unsigned __vsub4(unsigned a, unsigned b)
-{
-    return ((a | 0x80808080) - (b & 0x7f7f7f7f)) ^ ((a ^ ~b) & 0x80808080);
-}
-
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 template <class T> static inline T __ldg(const T *p) { return *p; }

@@ -51,7 +51,7 @@ CU_INLINE uint32_t minus4(uint32_t bytes, uint32_t less)
     return ((bytes | 0x80808080) - less) ^ 0x80808080;
 }
 
-/* Word j from p on, where that is an even address, or one of a whole word. The first reads up to a word past it. */
+/* The j-th word from an even address on. Reads up to a word past it. */
 CU_INLINE uint32_t even_word_at(const void *p, int j)
 {
     uint32_t skip = (uint32_t)(uintptr_t)p & 2;
@@ -65,6 +65,7 @@ CU_INLINE float half_at(const void *p)
     return half_value(*(const uint16_t *)p);
 }
 
+/* The j-th word from an address on that is a multiple of four. */
 CU_INLINE uint32_t word_at(const void *p, int j)
 {
     return ((const uint32_t *)p)[j];
@@ -323,10 +324,10 @@ READER(Q6_K, ONE_TERM, {
         blk.code[i] = minus4((low[i] >> p / 2 * 4 & 0x0f0f0f0f) | (high[i] >> 2 * p & 0x03030303) << 4, 0x20202020);
 })
 
-/* Words j and j + 4 of types with a grid's entry for each eight or four elements are made of these of the entry's
- * number and signs, which entry(k) gives of the k-th eight, or number(k) of the k-th four. */
+/* Which of a grid's entries eight elements are, and a bit for each that is negative. */
 struct entry { uint32_t number, signs; };
 
+/* Words j and j + 4 of a block whose k-th eight elements are entry(k) of the grid. */
 template <class F>
 CU_INLINE void by_eights(const uint64_t *grid, int j, uint32_t (&two)[2], F entry)
 {

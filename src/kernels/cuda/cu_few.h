@@ -21,7 +21,7 @@ enum { TILE_ROWS = 16, SEGMENT = 8 };
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
 
-/* By hand, or of readers (few_of).
+/* A type is described by hand, or by its reader in cu_blocks.h (few_of).
  *
  * BYTES: a segment of a row. SKIP: how far a row may begin past a multiple of 16. WHOLE: a row is whole segments.
  * NEIGHBOURS: a lane's elements of a block are eight neighbours. MIXED: codes of the block's halves alternate in a
@@ -268,9 +268,8 @@ CU_HOST_FN int n_segments(int n)
 
 /* A column's side of a block of 32: its scale and, if there are minimums, the product of that with the sum of the
  * column's codes, or with `halves` both halves' sums; else, if there is MINUS, what a sum begins with: with `halves`
- * what both begin with. Sums of 32
- * products begin at EXACT besides: then their bits are those of a float, WHOLE_FLOAT more than the sum, which is exact
- * as long as sums are less than 2^22: 32 products of bytes are. */
+ * what both begin with. Sums of 32 products begin at EXACT besides: then their bits are those of a float, WHOLE_FLOAT
+ * more than the sum, which is exact as long as sums are less than 2^22: 32 products of bytes are. */
 enum { EXACT = 0x4b400000 };
 static constexpr float WHOLE_FLOAT = 12582912.0f;
 
@@ -410,14 +409,15 @@ CU_INLINE uint2 few_words(const uint8_t *x, int k)
     return T::MIXED ? make_uint2(permute(w[0], w[4], 0x5140), permute(w[0], w[4], 0x7362)) : make_uint2(w[0], w[4]);
 }
 
-/* A half's integer scale. */
+/* The integer scale of a half, beside which its integer minimum may be. */
 template <class T>
 CU_INLINE int few_integer(uint32_t scale)
 {
     return T::minimums ? (int)(scale & 0xffff) : (int)scale;
 }
 
-/* What a block's minimums are multiplied by: the negative of the minimum and, with `halves`, what their sum is. */
+/* Adds to s what a block's minimum takes away: `scale` and `pair` have it and the sum of the column's codes, each with
+ * its factor, or with `halves` as integers of both halves, whose factors are row_minimum and d. */
 template <class T>
 CU_INLINE float few_minimum(float row_minimum, uint2 scale, uint2 pair, float d, float s)
 {
