@@ -193,8 +193,9 @@ static void finish(struct http *http)
     static const struct timespec moment = { .tv_nsec = 20000000 };
     double made = now_s();
     http_quiet(http);
-    if (http_running(http) > 0)
-        note("%d requests are still running; a second signal ends at once.", http_running(http));
+    int n = http_unanswered(http);
+    if (n > 0)
+        note("%d request%s still running; a second signal ends at once.", n, n == 1 ? " is" : "s are");
     while (http_running(http) > 0 && now_s() - made < READING_SECONDS) {
         nanosleep(&moment, NULL);
         made = http_unanswered(http) > 0 ? now_s() : made;
