@@ -1961,6 +1961,8 @@ int main(int argc, char **argv)
         experts(PF_Q4_K, PF_Q4_K, PF_F16, 1280, 100, N_USED);
         experts(PF_Q5_K, PF_Q5_K, PF_Q5_K, 768, 256, N_USED);
         experts(PF_Q6_K, PF_Q6_K, PF_Q4_K, 256, 512, N_USED);
+        experts(PF_IQ4_XS, PF_IQ4_XS, PF_IQ3_S, 1280, 256, N_USED);
+        experts(PF_Q5_0, PF_Q5_0, PF_IQ4_NL, 1120, 1056, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 2048, brief ? 512 : 768, brief ? N_USED : 10);
     }
     shapes_alone = false;

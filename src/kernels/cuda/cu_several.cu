@@ -135,14 +135,13 @@ static cudaError_t launch(cudaStream_t st, const struct cu_experts *e, const str
                         *out, fault);
 }
 
-extern "C" bool pf_cu_several_has(enum pf_qtype type)
+extern "C" int pf_cu_several_most(enum pf_qtype type)
 {
     switch (type) {
-#define X(TYPE, ...) case PF_##TYPE:
+#define X(TYPE, FROM, MOST, ...) case PF_##TYPE: return MOST;
     CU_SEVERAL_LIST(X)
 #undef X
-        return true;
-    default: return false;
+    default: return 0;
     }
 }
 
@@ -154,7 +153,7 @@ extern "C" bool pf_cu_several_takes(const struct cu_experts *e, size_t shared_by
 extern "C" cudaError_t pf_cu_several(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
 {
     switch (e->w.type) {
-#define X(TYPE, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, e, out, fault);
+#define X(TYPE, FROM, MOST, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, e, out, fault);
     CU_SEVERAL_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;

@@ -8,10 +8,9 @@
 extern "C" {
 #endif
 
-/* Whether a type is among those that have kernels for it. */
-bool pf_cu_several_has(enum pf_qtype type);
-/* From so many rows on they are sooner done than pick by pick: of MXFP4, of other types. */
-enum { CU_SEVERAL_MXFP4 = 2, CU_SEVERAL = 9 };
+/* Up to how many rows of a step these kernels are sooner done than a prompt's tiles, with weights of a type; 0: they do
+ * not have it. */
+int pf_cu_several_most(enum pf_qtype type);
 
 /* pf_cu_gate_up and pf_cu_down, where `takes` says so. */
 bool pf_cu_several_takes(const struct cu_experts *e, size_t shared_bytes);

@@ -334,7 +334,7 @@ extern "C" cudaError_t pf_cu_several_down(cudaStream_t st, const struct cu_exper
                                           const struct cu_residual *residual)
 {
     switch (e->w.type) {
-#define X(TYPE, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, e, y, residual);
+#define X(TYPE, FROM, MOST, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, e, y, residual);
     CU_SEVERAL_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;

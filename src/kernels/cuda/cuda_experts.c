@@ -268,11 +268,19 @@ static bool all_quantised(const struct pf_experts_op *e)
            pf_cuda_is_quantised(e->down->type);
 }
 
+/* So many rows are sooner done without tiles. Where both products have kernels for several rows, as many as either
+ * says: a type says few whose tiles are fast, and that one loses less without them than the other would with them. */
+static int rows_without_tiles(const struct pf_experts_op *e)
+{
+    int gate = pf_cu_several_most(e->gate->type), down = pf_cu_several_most(e->down->type),
+        most = gate > down ? gate : down;
+    bool have = e->gate->type == e->up->type && gate && down;
+    return have && most > CU_LOOP_ROWS ? most : CU_LOOP_ROWS;
+}
+
 static bool by_tiles(const struct cuda_backend *b, const struct pf_experts_op *e)
 {
-    bool of_few = e->gate->type == e->up->type && pf_cu_several_has(e->gate->type) &&
-                  pf_cu_several_has(e->down->type);
-    return b->has_tiles && e->rows > (of_few ? CU_VECTOR_ROWS : CU_LOOP_ROWS) && all_quantised(e);
+    return b->has_tiles && e->rows > rows_without_tiles(e) && all_quantised(e);
 }
 
 pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
