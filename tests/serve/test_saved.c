@@ -16,6 +16,7 @@
 #include "check.h"
 #include "serve/cache/aside.h"
 #include "serve/cache/part.h"
+#include "serve/cache/room.h"
 #include "serve/cache/saved.h"
 
 enum { N_CTX = 512, KEY = 7, MOST_FILES = 64 };
@@ -669,6 +670,33 @@ static void test_giving_up(const char *in)
     remove_all();
 }
 
+/* More than was expected, in pieces of which some are larger than what is touched at once: nothing written is lost. */
+static void test_room(void)
+{
+    enum { MB = 1 << 20 };
+    static const size_t pieces[] = { 3, 1 * MB, 30 * MB, 1 * MB - 1, 1, 1 * MB, 90 * MB, 1 * MB, 100 * MB, 7 };
+    struct buf b = { 0 };
+    struct room r;
+    char *from = malloc(100 * MB);
+    size_t n = 0;
+    memset(from, 1, 100 * MB);
+    buf_puts(&b, "in front");
+    room_open(&r, &b, 140 * MB);
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; n += pieces[i++]) {
+        if (!room_is_ready(&r, pieces[i]))
+            room_await(&r, pieces[i]);
+        buf_add(&b, from, pieces[i]);
+    }
+    room_close(&r);
+    CHECK(b.n == 8 + n && memcmp(b.p, "in front", 8) == 0, "%zu bytes", b.n);
+    size_t same = 8;
+    while (same < b.n && b.p[same] == 1)
+        same++;
+    CHECK(same == b.n, "byte %zu of %zu was lost", same, b.n);
+    buf_free(&b);
+    free(from);
+}
+
 int main(int argc, char **argv)
 {
     struct pf_model_opts o;
@@ -688,6 +716,7 @@ int main(int argc, char **argv)
     cuts = pf_session_rewind(s, 1) == PF_OK && pf_session_computed(s) == 1;
     pf_session_close(&s);
     remove_all();
+    test_room();
     test_turns(folder);
     test_turns(NULL);
     test_branches(folder);

@@ -9,9 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "serve/cache/room.h"
 
 enum { PIECE_BYTES = 256 << 10 };        /* of a file, that are read at once */
 
@@ -80,25 +81,25 @@ struct sink {
     struct buf *to;
     uint64_t    most;
     struct aside *a;
+    struct room room;
     bool        is_full;
 };
 
-/* All at once, and in large pages where there are such: to get memory 4 KB at a time, or to move what is there to
- * where there is more room, takes longer than all that is copied to it. What is not needed is never touched. */
-static void make_room(struct buf *b, uint64_t bytes)
+/* Before n more bytes are written; the owner may work meanwhile. False: the work was given up. */
+static bool await_room(struct sink *out, size_t n)
 {
-    enum { LARGE_PAGE = 2 << 20 };
-    buf_reserve(b, bytes);
-    uintptr_t begin = ((uintptr_t)b->p + LARGE_PAGE - 1) & -(uintptr_t)LARGE_PAGE, end = (uintptr_t)b->p + b->cap;
-    if (begin < end)
-        madvise((void *)begin, end - begin, MADV_HUGEPAGE);      /* advice: kernels without them refuse */
+    if (room_is_ready(&out->room, n))
+        return true;
+    aside_leave(out->a);
+    room_await(&out->room, n);
+    return aside_return(out->a);
 }
 
 static bool write_some(void *ctx, const void *p, size_t n)
 {
     struct sink *out = ctx;
     out->is_full = out->to->n > out->most || n > out->most - out->to->n;
-    if (!aside_pause(out->a) || out->is_full)
+    if (!aside_pause(out->a) || out->is_full || !await_room(out, n))
         return false;
     buf_add(out->to, p, n);
     return true;
@@ -117,10 +118,11 @@ pf_status part_save(struct part *p, const pf_session *session, const struct part
     uint64_t expected = (p->n - p->from) * l->token_bytes + l->beside_bytes;
     if (p->parent)
         saved = p->parent->saved;
-    make_room(&p->data, expected < l->most ? expected : l->most);
     buf_add(&p->data, &h, sizeof h);         /* which is filled in when `saved` is known */
     buf_add(&p->data, p->tok, (p->n - p->from) * sizeof *p->tok);
+    room_open(&out.room, &p->data, expected < l->most ? expected : l->most);
     pf_status st = pf_session_save_more(session, &saved, write_some, &out);
+    room_close(&out.room);
     if (st < 0) {
         buf_free(&p->data);
         return out.is_full ? PF_ECONTEXT : st;
