@@ -179,7 +179,7 @@ static double takes(double cpu, double pcie, double joint, int n, struct pf_deal
 static void test_machine(double cpu, double pcie, double joint, int n)
 {
     static struct pf_solver s;
-    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = 8, .cpu_limit = -1 };
+    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = n, .cpu_limit = -1 };
     enum { DEALS = 6000, LAST = 2400 };
     double mean = 0, best = -1;
     memset(&s, 0, sizeof s);
@@ -470,5 +470,8 @@ int main(void)
     test_machine(40e9, 25e9, 45e9, 8);
     test_machine(60e9, 12e9, 72e9, 10);
     test_machine(20e9, 3e9, 20e9, 2);
+    test_machine(60e9, 50e9, 90e9, 28);
+    test_machine(40e9, 12e9, 45e9, 17);
+    test_machine(85e9, 55e9, 128e9, 64);
     return check_status();
 }

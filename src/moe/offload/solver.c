@@ -126,10 +126,10 @@ static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
     return (struct pf_deal){ n_whole, d.n_down + step->down, n_whole > 0 && in_place };
 }
 
-struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
-                              uint64_t down_bytes)
+/* n: PF_SOLVER_MOST at most. */
+static struct pf_deal deal_lots(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                                uint64_t down_bytes)
 {
-    n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s > 0 && s->prices.pcie_bytes_s <= 0) {
         struct pf_deal one = { 0, 1, false }, whole = { 1, 0, false };
         if (allowed(rules, n, one) || allowed(rules, n, whole))
@@ -150,15 +150,14 @@ struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules 
     return is_slow && turn % 16 >= 2 ? best->deal : other;
 }
 
-struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
-                              uint64_t down_bytes, bool *known)
+static struct pf_deal look_at_lots(struct pf_solver *s, const struct pf_solver_rules *rules, int n,
+                                   uint64_t gate_up_bytes, uint64_t down_bytes, bool *known)
 {
     enum { LOOKS = 4 };
     struct pf_deal none = { 0, 0, false };
     *known = true;                           /* stays so where no deal can be tried yet */
-    n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s <= 0 || s->prices.pcie_bytes_s <= 0 || seen_of(s, n, none)->n < CPU_FIRST)
-        return pf_solver_deal(s, rules, n, gate_up_bytes, down_bytes);
+        return deal_lots(s, rules, n, gate_up_bytes, down_bytes);
     const struct pf_solver_best *best = best_of(s, rules, n, gate_up_bytes, down_bytes);
     struct pf_deal look = best->deal;
     uint32_t least = LOOKS;
@@ -175,11 +174,66 @@ struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules 
     return look;
 }
 
+/* ---- Lots -------------------------------------------------------------------------------------------------------- */
+
+/* Steps of several rows miss more experts of a layer than there is a table for. They are dealt in PF_SOLVER_MOST lots,
+ * each a fraction of n: sizes and times are a lot's, and deals of other n of this kind are judged as one. */
+struct lots {
+    int      n;                          /* of experts: PF_SOLVER_MOST at most, each is a lot */
+    struct pf_solver_rules rules;
+    uint64_t gate_up_bytes, down_bytes;
+};
+
+static struct lots lots_of(const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes, uint64_t down_bytes)
+{
+    struct lots l = { n, *rules, gate_up_bytes, down_bytes };
+    if (n <= PF_SOLVER_MOST)
+        return l;
+    l.n = PF_SOLVER_MOST;
+    l.rules.max_transfers = rules->max_transfers * PF_SOLVER_MOST / n;
+    if (rules->cpu_limit >= 0)
+        l.rules.cpu_limit = rules->cpu_limit * PF_SOLVER_MOST / n;
+    l.gate_up_bytes = gate_up_bytes * (uint64_t)n / PF_SOLVER_MOST;
+    l.down_bytes = down_bytes * (uint64_t)n / PF_SOLVER_MOST;
+    return l;
+}
+
+/* a of `from` as a share of `to`, rounded. To more and back is where it was. */
+static int share(int a, int from, int to)
+{
+    return (2 * a * to + from) / (2 * from);
+}
+
+/* A deal of lots as one of experts, or the other way round. */
+static struct pf_deal convert(struct pf_deal d, int from, int to)
+{
+    int n_whole = share(d.n_whole, from, to), n_down = share(d.n_down, from, to), rest = to - n_whole;
+    return (struct pf_deal){ n_whole, n_down < rest ? n_down : rest, d.in_place };
+}
+
+struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                              uint64_t down_bytes)
+{
+    struct lots l = lots_of(rules, n, gate_up_bytes, down_bytes);
+    return convert(deal_lots(s, &l.rules, l.n, l.gate_up_bytes, l.down_bytes), l.n, n);
+}
+
+struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                              uint64_t down_bytes, bool *known)
+{
+    struct lots l = lots_of(rules, n, gate_up_bytes, down_bytes);
+    return convert(look_at_lots(s, &l.rules, l.n, l.gate_up_bytes, l.down_bytes, known), l.n, n);
+}
+
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late)
 {
     const double LEAST_WEIGHT = 1.0 / 8, OUTLIER = 1.5;
-    if (n > PF_SOLVER_MOST)
-        return;
+    int n_copies = deal.n_down + (deal.in_place ? 0 : deal.n_whole);
+    if (n > PF_SOLVER_MOST) {
+        expert_bytes = expert_bytes * (uint64_t)n / PF_SOLVER_MOST;
+        deal = convert(deal, n, PF_SOLVER_MOST);
+        n = PF_SOLVER_MOST;
+    }
     struct pf_solver_seen *seen = seen_of(s, n, deal);
     s->best[n].is_old = true;
     double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
@@ -187,7 +241,6 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
         took = OUTLIER * seen->ns;
     weight = weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT;
     seen->ns += (took - seen->ns) * weight;
-    int n_copies = deal.n_down + (deal.in_place ? 0 : deal.n_whole);
     if (n_copies > 0)
         seen->late += ((double)n_late / n_copies - seen->late) * weight;
 }

@@ -30,7 +30,7 @@
 
 #include "pfmoe.h"
 
-enum { PF_SOLVER_MOST = 16 };            /* experts that it deals out at once; of more, the rest is the CPU's */
+enum { PF_SOLVER_MOST = 16 };            /* experts that are dealt one by one; more: as so many lots of n / 16 each */
 
 /* Bytes a second. 0: not known yet. */
 struct pf_prices {
