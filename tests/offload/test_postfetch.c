@@ -179,7 +179,8 @@ static double takes(double cpu, double pcie, double joint, int n, struct pf_deal
 static void test_machine(double cpu, double pcie, double joint, int n)
 {
     static struct pf_solver s;
-    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = n, .cpu_limit = -1 };
+    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = n > 16 ? n : 8,
+                                     .cpu_limit = -1 };
     enum { DEALS = 6000, LAST = 2400 };
     double mean = 0, best = -1;
     memset(&s, 0, sizeof s);
@@ -218,6 +219,37 @@ static void test_rules(void)
         CHECK(d.n_whole == 0 && d.n_down == 0, "nothing was allowed");
         pf_solver_learn(&s, 1 + i % 20, d, GATE_UP_BYTES + DOWN_BYTES, 1e6, 0);
     }
+}
+
+/* Steps of several rows, of which each misses another number of experts: beside the best deal of each. Copies are no
+ * more than the rules allow. */
+static void test_many(double cpu, double pcie, double joint, int least, int most, int max_transfers)
+{
+    static struct pf_solver s;
+    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = max_transfers,
+                                     .cpu_limit = -1 };
+    enum { DEALS = 6000, LAST = 2400 };
+    double took = 0, could = 0;
+    memset(&s, 0, sizeof s);
+    for (int i = 0; i < DEALS; i++) {
+        int n = least + i * 7 % (most - least + 1);
+        struct pf_deal d = pf_solver_deal(&s, &rules, n, GATE_UP_BYTES, DOWN_BYTES);
+        double ns = takes(cpu, pcie, joint, n, d), best = -1;
+        CHECK(d.n_whole + d.n_down <= n && d.n_whole + d.n_down <= max_transfers, "%d and %d copies of %d experts",
+              d.n_whole, d.n_down, n);
+        pf_price_learn(&s.prices.cpu_bytes_s, cpu, 1e9);
+        pf_price_learn(&s.prices.pcie_bytes_s, pcie, 1e9);
+        pf_solver_learn(&s, n, d, GATE_UP_BYTES + DOWN_BYTES, ns, 0);
+        for (int w = 0; w <= n && w <= max_transfers; w++)
+            for (int k = 0; k <= n - w && w + k <= max_transfers; k++) {
+                double t = takes(cpu, pcie, joint, n, (struct pf_deal){ w, k, false });
+                best = best < 0 || t < best ? t : best;
+            }
+        took += i >= DEALS - LAST ? ns : 0;
+        could += i >= DEALS - LAST ? best : 0;
+    }
+    printf("%d to %d experts, %d transfers: %.3f of the best\n", least, most, max_transfers, took / could);
+    CHECK(took < 1.05 * could, "more than 5%% behind the best deals");
 }
 
 /* Two deals that take as long, of which one's copies are often late: the other is made. */
@@ -473,5 +505,8 @@ int main(void)
     test_machine(60e9, 50e9, 90e9, 28);
     test_machine(40e9, 12e9, 45e9, 17);
     test_machine(85e9, 55e9, 128e9, 64);
+    test_many(60e9, 50e9, 90e9, 12, 40, 40);
+    test_many(60e9, 50e9, 90e9, 17, 64, 8);
+    test_many(40e9, 12e9, 45e9, 20, 30, 15);
     return check_status();
 }

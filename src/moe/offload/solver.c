@@ -26,11 +26,15 @@ double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, u
     return (cpu > pcie ? cpu : pcie) * 1e9;
 }
 
+static int n_copies(struct pf_deal d)
+{
+    return d.n_down + (d.in_place ? 0 : d.n_whole);
+}
+
 /* Whether the rules allow the deal. */
 static bool allowed(const struct pf_solver_rules *r, int n, struct pf_deal d)
 {
-    int n_copies = d.n_down + (d.in_place ? 0 : d.n_whole);
-    if (d.n_whole < d.in_place || d.n_down < 0 || d.n_whole + d.n_down > n || n_copies > r->max_transfers)
+    if (d.n_whole < d.in_place || d.n_down < 0 || d.n_whole + d.n_down > n || n_copies(d) > r->max_transfers)
         return false;
     if ((d.n_whole > 0 && !(d.in_place ? r->in_place : r->whole)) || (d.n_down > 0 && !r->post_fetch))
         return false;
@@ -126,7 +130,50 @@ static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
     return (struct pf_deal){ n_whole, d.n_down + step->down, n_whole > 0 && in_place };
 }
 
-/* n: PF_SOLVER_MOST at most. */
+/* Steps of several rows miss more experts of a layer than there is a table for. They are dealt in PF_SOLVER_MOST lots
+ * of n / PF_SOLVER_MOST experts each, and sizes and times are a lot's; so all such n share one table. Up to
+ * PF_SOLVER_MOST experts are a lot each. */
+struct lots {
+    int      n;
+    struct pf_solver_rules rules;
+    uint64_t gate_up_bytes, down_bytes;
+};
+
+static struct lots lots_of(const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes, uint64_t down_bytes)
+{
+    struct lots l = { n, *rules, gate_up_bytes, down_bytes };
+    if (n <= PF_SOLVER_MOST)
+        return l;
+    l.n = PF_SOLVER_MOST;
+    l.rules.max_transfers = rules->max_transfers * PF_SOLVER_MOST / n;
+    if (rules->cpu_limit >= 0)
+        l.rules.cpu_limit = rules->cpu_limit * PF_SOLVER_MOST / n;
+    l.gate_up_bytes = gate_up_bytes * (uint64_t)n / PF_SOLVER_MOST;
+    l.down_bytes = down_bytes * (uint64_t)n / PF_SOLVER_MOST;
+    return l;
+}
+
+/* a of `from` as a share of `to`, rounded. To more and back is where it was. */
+static int share(int a, int from, int to)
+{
+    return (2 * a * to + from) / (2 * from);
+}
+
+/* A deal of so many lots as one of n experts, or the other way round. */
+static struct pf_deal convert(struct pf_deal d, int from, int to)
+{
+    int n_whole = share(d.n_whole, from, to), n_down = share(d.n_down, from, to), rest = to - n_whole;
+    return (struct pf_deal){ n_whole, n_down < rest ? n_down : rest, d.in_place };
+}
+
+/* Two roundings may have made one copy too many of it. */
+static struct pf_deal of_experts(const struct pf_solver_rules *rules, struct pf_deal lots, int n_lots, int n)
+{
+    struct pf_deal d = convert(lots, n_lots, n);
+    d.n_down -= n_copies(d) > rules->max_transfers;
+    return d;
+}
+
 static struct pf_deal deal_lots(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                                 uint64_t down_bytes)
 {
@@ -174,61 +221,24 @@ static struct pf_deal look_at_lots(struct pf_solver *s, const struct pf_solver_r
     return look;
 }
 
-/* ---- Lots -------------------------------------------------------------------------------------------------------- */
-
-/* Steps of several rows miss more experts of a layer than there is a table for. They are dealt in PF_SOLVER_MOST lots,
- * each a fraction of n: sizes and times are a lot's, and deals of other n of this kind are judged as one. */
-struct lots {
-    int      n;                          /* of experts: PF_SOLVER_MOST at most, each is a lot */
-    struct pf_solver_rules rules;
-    uint64_t gate_up_bytes, down_bytes;
-};
-
-static struct lots lots_of(const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes, uint64_t down_bytes)
-{
-    struct lots l = { n, *rules, gate_up_bytes, down_bytes };
-    if (n <= PF_SOLVER_MOST)
-        return l;
-    l.n = PF_SOLVER_MOST;
-    l.rules.max_transfers = rules->max_transfers * PF_SOLVER_MOST / n;
-    if (rules->cpu_limit >= 0)
-        l.rules.cpu_limit = rules->cpu_limit * PF_SOLVER_MOST / n;
-    l.gate_up_bytes = gate_up_bytes * (uint64_t)n / PF_SOLVER_MOST;
-    l.down_bytes = down_bytes * (uint64_t)n / PF_SOLVER_MOST;
-    return l;
-}
-
-/* a of `from` as a share of `to`, rounded. To more and back is where it was. */
-static int share(int a, int from, int to)
-{
-    return (2 * a * to + from) / (2 * from);
-}
-
-/* A deal of lots as one of experts, or the other way round. */
-static struct pf_deal convert(struct pf_deal d, int from, int to)
-{
-    int n_whole = share(d.n_whole, from, to), n_down = share(d.n_down, from, to), rest = to - n_whole;
-    return (struct pf_deal){ n_whole, n_down < rest ? n_down : rest, d.in_place };
-}
-
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes)
 {
     struct lots l = lots_of(rules, n, gate_up_bytes, down_bytes);
-    return convert(deal_lots(s, &l.rules, l.n, l.gate_up_bytes, l.down_bytes), l.n, n);
+    return of_experts(rules, deal_lots(s, &l.rules, l.n, l.gate_up_bytes, l.down_bytes), l.n, n);
 }
 
 struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes, bool *known)
 {
     struct lots l = lots_of(rules, n, gate_up_bytes, down_bytes);
-    return convert(look_at_lots(s, &l.rules, l.n, l.gate_up_bytes, l.down_bytes, known), l.n, n);
+    return of_experts(rules, look_at_lots(s, &l.rules, l.n, l.gate_up_bytes, l.down_bytes, known), l.n, n);
 }
 
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late)
 {
     const double LEAST_WEIGHT = 1.0 / 8, OUTLIER = 1.5;
-    int n_copies = deal.n_down + (deal.in_place ? 0 : deal.n_whole);
+    int copies = n_copies(deal);
     if (n > PF_SOLVER_MOST) {
         expert_bytes = expert_bytes * (uint64_t)n / PF_SOLVER_MOST;
         deal = convert(deal, n, PF_SOLVER_MOST);
@@ -241,8 +251,8 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
         took = OUTLIER * seen->ns;
     weight = weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT;
     seen->ns += (took - seen->ns) * weight;
-    if (n_copies > 0)
-        seen->late += ((double)n_late / n_copies - seen->late) * weight;
+    if (copies > 0)
+        seen->late += ((double)n_late / copies - seen->late) * weight;
 }
 
 /* ---- What was learned earlier ------------------------------------------------------------------------------------ */
