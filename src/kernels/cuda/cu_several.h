@@ -171,7 +171,8 @@ CU_INLINE void run_quads(struct sent<T> &s, int task, int end, int n_quads, int 
 }
 
 /* The types whose experts are multiplied so, and in steps of how many rows they are: fewer rows are sooner done pick by
- * pick, more by a prompt's tiles. All were timed on an H200, with 8 experts of 128 a row. */
+ * pick, more by a prompt's tiles. Timed on an H200, with 8 experts of 128 a row; but IQ2_XS, IQ2_S, IQ3_XXS and IQ1_S
+ * have the rows of the types that are unpacked like them. */
 #define CU_SEVERAL_LIST(X)                                                                                           \
     X(Q4_K, 9, 16, k45<false>) X(Q5_K, 9, 16, k45<true>) X(Q6_K, 9, 16, k6) X(Q8_0, 9, 16, q8) X(MXFP4, 2, 16, mx4)  \
     X(Q4_0, 2, 12, q4) X(Q5_0, 2, 10, plain<read_Q5_0>) X(IQ4_NL, 2, 8, plain<read_IQ4_NL>)                          \

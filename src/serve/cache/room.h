@@ -1,8 +1,8 @@
 /* Memory for what is saved, which may be gigabytes.
  *
- * A system clears a page when it is first touched. One thread that copies gets 0.5 to 3 GB/s of new memory so, less
- * than keys and values come from a GPU with; several threads get several times that. So threads of a room's own touch
- * its memory a window ahead of who writes it:
+ * A system clears a page when it is first touched. On an H200's host one thread that copies fills 2.8 GB/s of new
+ * memory so, less than keys and values come from the GPU with, and four threads that only touch it get 11 GB/s. So
+ * threads of a room's own touch its memory a window ahead of who writes it:
  *
  *     window     |  written   |  ready, being written  |  being touched  |  not touched yet
  *
