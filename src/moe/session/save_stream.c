@@ -6,6 +6,8 @@
 
 #include "moe/place/placement.h"
 
+enum { STAGE_BYTES = 2 * PF_SAVE_PIECE };
+
 /* A stage that no device shares serves as well, but for its speed. */
 pf_status pf_save_open(struct pf_save_stream *f, const struct pf_session *s, pf_write_fn *write, pf_read_fn *read,
                        void *ctx)
@@ -14,10 +16,10 @@ pf_status pf_save_open(struct pf_save_stream *f, const struct pf_session *s, pf_
     *f = (struct pf_save_stream){ .s = s, .write = write, .read = read, .ctx = ctx };
     pf_lock_take(&s->m->step_lock);
     f->owner = s->m->backend;
-    pf_status st = f->owner->ops->buf_alloc(f->owner, PF_SAVE_PIECE, true, &stage);
+    pf_status st = f->owner->ops->buf_alloc(f->owner, STAGE_BYTES, true, &stage);
     if (st < 0 && f->owner != s->m->cpu) {
         f->owner = s->m->cpu;
-        st = f->owner->ops->buf_alloc(f->owner, PF_SAVE_PIECE, true, &stage);
+        st = f->owner->ops->buf_alloc(f->owner, STAGE_BYTES, true, &stage);
     }
     pf_lock_give(&s->m->step_lock);
     if (st < 0)
@@ -46,7 +48,7 @@ static pf_status go_on_without(struct pf_save_stream *f, pf_status st)
     if (pf_session_is_here(f->s))
         pf_model_leave_device(f->s->m);
     pf_lock_give(&f->s->m->step_lock);
-    memset(f->stage, 0, PF_SAVE_PIECE);
+    memset(f->stage, 0, STAGE_BYTES);
     f->lost = true;
     return PF_OK;
 }
@@ -63,26 +65,6 @@ static pf_status wait_for_copies(struct pf_save_stream *f)
     return go_on_without(f, st);
 }
 
-/* Afterwards nothing is staged. */
-static pf_status settle(struct pf_save_stream *f)
-{
-    size_t n = f->n_staged;
-    PF_TRY(wait_for_copies(f));
-    f->n_staged = 0;
-    return f->write ? pf_save_transfer(f, f->stage, n) : PF_OK;
-}
-
-void pf_save_close(struct pf_save_stream *f)
-{
-    if (!f->stage)
-        return;
-    (void)wait_for_copies(f);
-    pf_lock_take(&f->s->m->step_lock);
-    f->owner->ops->buf_free(f->owner, f->stage, PF_SAVE_PIECE, true);
-    pf_lock_give(&f->s->m->step_lock);
-    f->stage = NULL;
-}
-
 /* Far memory is the host's own once the device has done what was asked of it. */
 static pf_status copy_far(pf_backend *b, void *to, const void *from, size_t bytes)
 {
@@ -91,34 +73,101 @@ static pf_status copy_far(pf_backend *b, void *to, const void *from, size_t byte
     return PF_OK;
 }
 
-/* Begins to copy bytes between the stage and a unit's memory, to `there` or from it. */
-static pf_status copy(struct pf_save_stream *f, pf_backend *b, char *here, char *there, size_t bytes, bool to_there)
+/* With the step lock. */
+static pf_status begin_copy(pf_backend *b, char *here, const struct pf_save_move *m, bool to_there)
 {
-    if (f->lost)
+    if (m->far)
+        return copy_far(b, to_there ? m->there : here, to_there ? here : m->there, m->bytes);
+    return to_there ? b->ops->upload(b, m->there, here, m->bytes) : b->ops->download(b, here, m->there, m->bytes);
+}
+
+/* Begins to copy between memory and `here`, where the moves lie one behind the other. */
+static pf_status begin_copies(struct pf_save_stream *f, pf_backend *b, char *here, const struct pf_save_move *moves,
+                              int n, bool to_there)
+{
+    if (f->lost || n == 0)
         return PF_OK;
+    pf_status st = PF_OK;
     pf_lock_take(&f->s->m->step_lock);
-    pf_status st = f->far ? copy_far(b, to_there ? there : here, to_there ? here : there, bytes)
-                   : to_there ? b->ops->upload(b, there, here, bytes)
-                              : b->ops->download(b, here, there, bytes);
+    for (int i = 0; i < n && st == PF_OK; here += moves[i++].bytes)
+        st = begin_copy(b, here, &moves[i], to_there);
     pf_lock_give(&f->s->m->step_lock);
     st = go_on_without(f, st);
     f->copies = f->lost ? NULL : b;
     return st;
 }
 
-/* Saves or loads n bytes of a unit's memory at p. */
+static char *piece(struct pf_save_stream *f, int i)
+{
+    return f->stage + (size_t)i * PF_SAVE_PIECE;
+}
+
+static pf_status begin_piece(struct pf_save_stream *f)
+{
+    return begin_copies(f, f->backend, piece(f, f->filling), f->moves, f->n_moves, f->read);
+}
+
+static pf_status write_other(struct pf_save_stream *f)
+{
+    size_t n = f->n_copied;
+    f->n_copied = 0;
+    return pf_save_transfer(f, piece(f, !f->filling), n);
+}
+
+static pf_status save_piece(struct pf_save_stream *f)
+{
+    PF_TRY(begin_piece(f));
+    PF_TRY(write_other(f));
+    f->n_copied = f->n_staged;
+    return wait_for_copies(f);
+}
+
+static pf_status load_piece(struct pf_save_stream *f)
+{
+    PF_TRY(pf_save_transfer(f, piece(f, f->filling), f->n_staged));
+    PF_TRY(wait_for_copies(f));
+    return begin_piece(f);
+}
+
+/* The other piece is filled from here on. */
+static pf_status pass_on(struct pf_save_stream *f)
+{
+    PF_TRY(f->write ? save_piece(f) : load_piece(f));
+    f->n_moves = 0;
+    f->n_staged = 0;
+    f->filling = !f->filling;
+    return PF_OK;
+}
+
+/* Afterwards nothing is staged. */
+static pf_status settle(struct pf_save_stream *f)
+{
+    PF_TRY(pass_on(f));
+    return f->write ? write_other(f) : wait_for_copies(f);
+}
+
+void pf_save_close(struct pf_save_stream *f)
+{
+    if (!f->stage)
+        return;
+    (void)wait_for_copies(f);
+    pf_lock_take(&f->s->m->step_lock);
+    f->owner->ops->buf_free(f->owner, f->stage, STAGE_BYTES, true);
+    pf_lock_give(&f->s->m->step_lock);
+    f->stage = NULL;
+}
+
+/* Saves or loads n bytes of a unit's memory at p, or notes that they are to be. */
 static pf_status transfer_buffer(struct pf_save_stream *f, const struct pf_unit *u, void *p, size_t n)
 {
-    for (size_t at = 0; at < n;) {
-        if (f->n_staged == PF_SAVE_PIECE || (f->copies && f->copies != u->backend))
-            PF_TRY(settle(f));
-        size_t room = PF_SAVE_PIECE - f->n_staged, bytes = n - at < room ? n - at : room;
-        char *here = f->stage + f->n_staged;
-        if (f->read)
-            PF_TRY(pf_save_transfer(f, here, bytes));
-        PF_TRY(copy(f, u->backend, here, (char *)p + at, bytes, f->read));
+    for (size_t at = 0, bytes; at < n; at += bytes) {
+        if (f->n_staged == PF_SAVE_PIECE || f->n_moves == PF_SAVE_MOST_MOVES || f->backend != u->backend)
+            PF_TRY(pass_on(f));
+        size_t room = PF_SAVE_PIECE - f->n_staged;
+        bytes = n - at < room ? n - at : room;
+        f->moves[f->n_moves++] = (struct pf_save_move){ (char *)p + at, bytes, f->far };
         f->n_staged += bytes;
-        at += bytes;
+        f->backend = u->backend;
     }
     return PF_OK;
 }
@@ -152,17 +201,18 @@ static pf_status transfer_part_block(struct pf_save_stream *f, const struct pf_u
 {
     PF_TRY(settle(f));
     char *here = f->stage, *there = f->stage + bytes;        /* in memory, in the stream */
+    struct pf_save_move move = { block, bytes, f->far };
     if (f->read)
         PF_TRY(pf_save_transfer(f, there, bytes));
     else
         memset(there, 0, bytes);
-    PF_TRY(copy(f, u->backend, here, block, bytes, false));
+    PF_TRY(begin_copies(f, u->backend, here, &move, 1, false));
     PF_TRY(wait_for_copies(f));
     for (int p = b->lo; p < b->hi; p++)
         copy_position(f->read ? here : there, f->read ? there : here, b, p);
     if (f->write)
         return pf_save_transfer(f, there, bytes);
-    PF_TRY(copy(f, u->backend, here, block, bytes, true));
+    PF_TRY(begin_copies(f, u->backend, here, &move, 1, true));
     return wait_for_copies(f);
 }
 
