@@ -641,6 +641,11 @@ struct pf_saved {
     } session, drafts;
 };
 pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_write_fn *write, void *ctx);
+/* Makes *since what is saved of the first n tokens, which are the session's first n, too, so that a sequence can go on
+ * from there that differs behind them. To load such a continuation, pf_session_rewind to n what was loaded before it.
+ * PF_EINVAL: fewer are saved; or what is saved cannot be cut there, because of a recurrent state or a window. *since is
+ * left alone by all failures. */
+pf_status pf_saved_cut(const pf_session *s, struct pf_saved *since, int64_t n);
 pf_status pf_session_load_more(pf_session *s, pf_read_fn *read, void *ctx);
 
 /* ---- Sampling ---------------------------------------------------------------------------------------------- */

@@ -351,6 +351,44 @@ static void test_more_faults(pf_model *m)
     pf_session_close(&b);
 }
 
+/* Another text goes on from the middle of what was saved, where its session can be cut. */
+static void test_saved_cut(pf_model *m)
+{
+    static const int at[] = { 130, 100, 64, 37, 0 };         /* `other` is the same up to 100 */
+    struct file f = { 0 };
+    struct pf_saved whole = { 0 }, saved;
+    pf_session *a = open_session(m), *b = open_session(m);
+    go_on(a, tokens, want, 130, 0);
+    CHECK(pf_session_save_more(a, &whole, write_file, &f) == PF_OK, "%s", pf_last_error());
+    size_t first = f.n;
+    saved = whole;
+    CHECK(pf_saved_cut(a, &saved, 131) == PF_EINVAL && pf_saved_cut(a, &saved, -1) == PF_EINVAL);
+    CHECK(pf_saved_cut(a, &saved, 130) == PF_OK && memcmp(&saved, &whole, sizeof saved) == 0, "all of it");
+    CHECK(pf_session_rewind(a, 100) == PF_OK);
+    CHECK(pf_saved_cut(a, &saved, 101) == PF_EINVAL && memcmp(&saved, &whole, sizeof saved) == 0);
+    go_on(a, other, want_other, 50, 0);
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        saved = whole;
+        f.n = first;
+        f.at = 0;
+        pf_status st = pf_saved_cut(a, &saved, at[i]);
+        CHECK(pf_session_load(b, read_file, &f) == PF_OK && pf_session_rewind(b, at[i]) == PF_OK);
+        CHECK((st == PF_OK) == (pf_session_computed(b) == at[i]), "cut to %d: %d", at[i], (int)st);
+        CHECK(st == PF_OK || memcmp(&saved, &whole, sizeof saved) == 0, "cut to %d", at[i]);
+        if (st < 0)
+            continue;
+        CHECK(pf_session_save_more(a, &saved, write_file, &f) == PF_OK, "%s", pf_last_error());
+        CHECK(at[i] == 0 || f.n - first < first, "%zu bytes behind %d", f.n - first, at[i]);
+        st = (at[i] ? pf_session_load_more : pf_session_load)(b, read_file, &f);
+        CHECK(st == (at[i] <= 100 ? PF_OK : PF_EINVAL), "behind %d: %s", at[i], pf_last_error());
+        if (st == PF_OK)
+            go_on(b, other, want_other, 30, PF_LOGITS_ALL);
+    }
+    free(f.data);
+    pf_session_close(&a);
+    pf_session_close(&b);
+}
+
 int main(int argc, char **argv)
 {
     pf_model *m;
@@ -388,6 +426,7 @@ int main(int argc, char **argv)
     test_save(m, 1, 0);
     test_save_more(m);
     test_more_faults(m);
+    test_saved_cut(m);
     free(want);
     free(want_other);
     pf_model_close(&m);

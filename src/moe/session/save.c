@@ -254,6 +254,41 @@ pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_w
     return st;
 }
 
+/* A load that goes back to n moves the end of what is computed, and nothing else. */
+static bool can_be_cut(const pf_session *s, const struct pf_saved_sequence *saved, uint64_t n)
+{
+    return !s->m->recurrent && (saved->held_from == 0 || saved->held_from + (uint64_t)s->window <= n);
+}
+
+static struct pf_saved_sequence first_of(const pf_session *s, const struct pf_saved_sequence *saved, uint64_t n)
+{
+    struct pf_digest of_tokens = digest_of_tokens(s, (int64_t)n);
+    return (struct pf_saved_sequence){ .n_tokens = n, .computed = saved->computed < n ? saved->computed : n,
+                                       .held_from = saved->held_from, .digest = { of_tokens.low, of_tokens.high } };
+}
+
+/* What drafts are made with has tokens of the session alone, and goes back with it. If it cannot be cut, it is saved
+ * anew. */
+pf_status pf_saved_cut(const pf_session *s, struct pf_saved *since, int64_t n)
+{
+    uint64_t end = (uint64_t)n;
+    if (n < 0 || n > s->pos || end > since->session.n_tokens)
+        PF_FAIL(PF_EINVAL, "cannot cut a saved sequence of %llu tokens to %lld",
+                (unsigned long long)since->session.n_tokens, (long long)n);
+    if (n == 0) {
+        *since = (struct pf_saved){ 0 };
+        return PF_OK;
+    }
+    if (end < since->session.n_tokens && !can_be_cut(s, &since->session, end))
+        PF_FAIL(PF_EINVAL, "the model's sequences cannot be cut at position %lld", (long long)n);
+    const pf_session *own = drafting_session(s);
+    since->session = first_of(s, &since->session, end);
+    if (end < since->drafts.n_tokens)
+        since->drafts = own && can_be_cut(own, &since->drafts, end) ? first_of(s, &since->drafts, end)
+                                                                    : (struct pf_saved_sequence){ 0 };
+    return PF_OK;
+}
+
 pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx)
 {
     struct pf_saved nothing = { 0 };
