@@ -1,0 +1,15 @@
+/* What of a digest is xxhash's, for digest.c and for the one of digest_add.c and digest_add_isa.c that is built. */
+#ifndef PF_DIGEST_STATE_H
+#define PF_DIGEST_STATE_H
+
+#include "moe/model/digest.h"
+
+#define XXH_STATIC_LINKING_ONLY              /* for the size of a state, which then needs no allocation */
+#include <xxhash.h>
+
+static inline XXH3_state_t *state_of(struct pf_digester *h)
+{
+    return (XXH3_state_t *)(void *)h->state;
+}
+
+#endif
