@@ -239,7 +239,7 @@ static bool open_ahead(struct sched *s)
 static bool is_kept_early(const struct sched *s, const struct slot *slot)
 {
     return slot->session && slot->unsaved &&
-           (s->outlive || saved_has_room(s->keeper.saved, (size_t)pf_session_pos(slot->session)));
+           (s->outlive || saved_has_room(s->keeper.saved, slot->session));
 }
 
 /* One after the other, while nobody waits for a slot or has one. Whether the next one is to wait for a file that is

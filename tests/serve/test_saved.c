@@ -181,6 +181,51 @@ static void test_branches(const char *in)
     remove_all();
 }
 
+/* A text that differs from what is kept goes on from where it does, and shares what is before. */
+static void test_other_endings(const char *in)
+{
+    struct saved *saved = reopen(NULL, in, PLENTY);
+    pf_session *s = open_one();
+    struct listing l;
+    size_t common;
+    int32_t tok[N_CTX];
+    int n_files = 1;
+    go_on(s, 400, 400, 0);
+    CHECK(saved_put(saved, s) == PUT_DONE);
+    saved = in ? reopen(saved, in, PLENTY) : saved;
+    list(&l);
+    uint64_t first = bytes_of(&l);
+    for (int text = 1; text < 4; text++) {
+        go_on(s, 410 - 20 * text, 390 - 20 * text, text);
+        CHECK(saved_put(saved, s) == PUT_DONE && saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        saved = in ? reopen(saved, in, PLENTY) : saved;
+        list(&l);
+        n_files++;
+        CHECK(!in || l.n == n_files, "%d files", l.n);
+        CHECK(!in || !cuts || bytes_of(&l) < (uint64_t)(n_files + 1) * first / 2, "%d files, %llu and %llu bytes", l.n,
+              (unsigned long long)first, (unsigned long long)bytes_of(&l));
+    }
+    CHECK(take_up(saved, 401, 400, 0) == 400);
+    for (int text = 1; text < 4; text++)
+        CHECK(take_up(saved, 420, 390 - 20 * text, text) == (size_t)(410 - 20 * text), "text %d", text);
+    if (cuts) {
+        for (int i = 0; i < 345; i++)
+            tok[i] = token(i, i < 330 ? 0 : 3);
+        CHECK(saved_find(saved, tok, 345, 400, false, &common) && common == 345, "%zu", common);
+        CHECK(!saved_find(saved, tok, 345, 399, false, &common), "what is loaded first does not fit");
+        go_on(s, 200, 200, 0);
+        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        saved = in ? reopen(saved, in, PLENTY) : saved;
+        list(&l);
+        CHECK(!in || l.n == n_files, "what is kept is not kept twice: %d files", l.n);
+    }
+    go_on(s, 350, 200, 5);
+    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 200, 5) == 350 && take_up(saved, 401, 400, 0) == 400);
+    pf_session_close(&s);
+    saved_close(saved);
+    remove_all();
+}
+
 /* A sequence that has room, but not as a part behind those that it goes on from, is kept as one part. */
 static void test_room_for_one(void)
 {
@@ -721,6 +766,8 @@ int main(int argc, char **argv)
     test_turns(NULL);
     test_branches(folder);
     test_branches(NULL);
+    test_other_endings(folder);
+    test_other_endings(NULL);
     test_room_for_one();
     test_budget();
     test_damage();

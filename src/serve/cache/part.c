@@ -42,14 +42,15 @@ static uint64_t hash_of(const struct head *h, const int32_t *tok)
 static struct part *part_of(uint64_t parent_id, size_t from, size_t n, int32_t *tok)
 {
     struct part *p = xrealloc(NULL, 1, sizeof *p);
-    uint64_t id = hash_on(14695981039346656037u ^ parent_id, tok, (n - from) * sizeof *tok);
+    uint64_t begin = from, of_place = hash_on(14695981039346656037u ^ parent_id, &begin, sizeof begin),
+             id = hash_on(of_place, tok, (n - from) * sizeof *tok);
     *p = (struct part){ .parent_id = parent_id, .from = from, .n = n, .tok = tok, .id = id ? id : 1 };
     return p;
 }
 
-struct part *part_new(struct part *parent, const pf_session *session)
+struct part *part_new(struct part *parent, size_t from, const pf_session *session)
 {
-    size_t from = parent ? parent->n : 0, n = (size_t)pf_session_pos(session);
+    size_t n = (size_t)pf_session_pos(session);
     int32_t *tok = xrealloc(NULL, n - from + 1, sizeof *tok);
     memcpy(tok, pf_session_tokens(session) + from, (n - from) * sizeof *tok);
     struct part *p = part_of(parent ? parent->id : 0, from, n, tok);
@@ -118,6 +119,11 @@ pf_status part_save(struct part *p, const pf_session *session, const struct part
     uint64_t expected = (p->n - p->from) * l->token_bytes + l->beside_bytes;
     if (p->parent)
         saved = p->parent->saved;
+    if (p->parent && p->from < p->parent->n) {
+        pf_status cut = pf_saved_cut(session, &saved, (int64_t)p->from);
+        if (cut < 0)
+            return cut;
+    }
     buf_add(&p->data, &h, sizeof h);         /* which is filled in when `saved` is known */
     buf_add(&p->data, p->tok, (p->n - p->from) * sizeof *p->tok);
     room_open(&out.room, &p->data, expected < l->most ? expected : l->most);
@@ -238,9 +244,19 @@ static enum load load_file(struct source *in, const struct part *p, pf_session *
     return load;
 }
 
+/* Whether the session is as long as where the part goes on, with nothing of it to be evaluated again. */
+static bool go_back(const struct part *p, pf_session *session)
+{
+    return (size_t)pf_session_pos(session) == p->from ||
+           (pf_session_rewind(session, (int64_t)p->from) == PF_OK &&
+            (size_t)pf_session_computed(session) == p->from);
+}
+
 enum load part_load(const struct part *p, pf_session *session, struct aside *a)
 {
     struct source in = { .fd = -1, .path = p->path, .a = a };
+    if (!go_back(p, session))
+        return LOAD_FAILED;
     if (!p->data.n)
         return load_file(&in, p, session);
     in.p = p->data.p + in_front(p);

@@ -13,7 +13,7 @@
 struct part {
     struct part *parent;             /* what it continues; NULL: it begins at the first token */
     int          n_children;
-    size_t       from, n;            /* the parent's n; what the conversation has with this part */
+    size_t       from, n;            /* where it goes on, behind the parent's from, at its n or before; its end */
     int32_t     *tok;                /* [n - from] */
     struct pf_saved saved;           /* by this part and those that it continues */
     uint64_t     id, bytes, used;
@@ -26,8 +26,8 @@ struct part {
     bool         is_put_off;
 };
 
-/* A part of the session's sequence, as long as that is, without data. */
-struct part *part_new(struct part *parent, const pf_session *session);
+/* A part of the session's sequence, up to its end, without data. */
+struct part *part_new(struct part *parent, size_t from, const pf_session *session);
 void part_free(struct part *p);
 
 /* How many of n tokens the part's own begin with, the first `from` being the same. */
@@ -38,12 +38,13 @@ struct part_limits {
     uint64_t token_bytes, beside_bytes;      /* about as many as a token takes, and a part beside; 0: not known */
 };
 
-/* Fills data from the session, and with it `saved` and `bytes`. PF_ECONTEXT: that would be more than `most` bytes. */
+/* Fills data from the session, and with it `saved` and `bytes`. PF_ECONTEXT: that would be more than `most` bytes.
+ * PF_EINVAL: the sequence cannot go on there from the parent. */
 pf_status part_save(struct part *p, const pf_session *session, const struct part_limits *l, struct aside *a);
-/* Adds the part to a session that holds what it continues; without a parent, to an empty one. What is not done leaves
- * the session empty, if anything of the part was read. WRONG: its file is gone, cut off, damaged, or another model's.
- * FAILED: for a reason that says nothing about the file, as a drive's errors, a lack of memory or of permission; or it
- * was given up. */
+/* Adds the part to a session that was made what its parent is; without a parent, to an empty one. What is not done
+ * leaves the session empty, if anything of the part was read. WRONG: its file is gone, cut off, damaged, or another
+ * model's. FAILED: for a reason that says nothing about the file, as a drive's errors, a lack of memory or of
+ * permission; or it was given up. */
 enum load { LOAD_DONE, LOAD_WRONG, LOAD_FAILED };
 enum load part_load(const struct part *p, pf_session *session, struct aside *a);
 

@@ -13,7 +13,8 @@
 #include "serve/cache/behind.h"
 #include "serve/cache/part.h"
 
-enum { MOST_PARTS = 4096, MOST_DEPTH = 64 };
+/* Of what a part would go on from, at most one token for so many that it shares is past the place. */
+enum { MOST_PARTS = 4096, MOST_DEPTH = 64, SHARED_PER_PAST = 4 };
 
 /* How long a part that could not be loaded is left alone, at first and at most; and how many times as long as it took
  * to find out besides, so that a drive which has gone bad takes no more than a fifth of the time. */
@@ -168,10 +169,19 @@ static void compare(struct saved *s, const int32_t *tok, size_t n)
     const double now = seconds();
     for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
-        bool differs = p->parent && p->parent->common < p->parent->n;
+        bool differs = p->parent && p->parent->common < p->from;
         p->common = differs ? p->parent->common : part_common(p, tok, n);
         p->is_put_off = now < p->again || (p->parent && p->parent->is_put_off);
     }
+}
+
+/* Of what is loaded for a part, one after the other. */
+static size_t longest(const struct part *p)
+{
+    size_t n = 0;
+    for (; p; p = p->parent)
+        n = p->n > n ? p->n : n;
+    return n;
 }
 
 struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common)
@@ -182,7 +192,7 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
     for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
         bool is_there = !is_lost(s, p) && !p->is_put_off;
-        bool fits = is_there && p->n <= (size_t)n_ctx && (!whole || (p->common == p->n && p->n < n));
+        bool fits = is_there && longest(p) <= (size_t)n_ctx && (!whole || (p->common == p->n && p->n < n));
         if (fits && (p->common > *common || (best && p->common == *common && p->n < best->n))) {
             *common = p->common;
             best = p;
@@ -237,15 +247,48 @@ bool saved_load(struct saved *s, struct part *p, pf_session *session)
 
 /* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
-/* The last part that the tokens begin with. */
-static struct part *beginning_of(struct saved *s, const int32_t *tok, size_t n)
+/* Where a conversation goes on from what is kept: behind the first `at` tokens up to a part's end, of which some are
+ * the part's own. */
+struct place {
+    struct part *part;               /* NULL: nowhere */
+    size_t       at;
+};
+
+static struct place up(struct place b)
 {
-    struct part *best = NULL;
+    return (struct place){ b.part->parent, b.part->from };
+}
+
+/* Whether a part may go on within p, where the tokens begin to differ: what is past that place stays with it. */
+static bool is_worth_cutting(const struct part *p, size_t n)
+{
+    return p->common > p->from &&
+           (p->common == n || p->n - p->common <= (p->common - p->from) / SHARED_PER_PAST);
+}
+
+/* The last place that the tokens begin with: the end of a part, or, with `cuts`, one within. */
+static struct place place_in(struct saved *s, const int32_t *tok, size_t n, bool cuts)
+{
+    struct place best = { NULL, 0 };
     compare(s, tok, n);
-    for (int i = 0; i < s->n; i++)
-        if (s->parts[i]->common == s->parts[i]->n && (!best || s->parts[i]->n > best->n))
-            best = s->parts[i];
+    for (int i = 0; i < s->n; i++) {
+        struct part *p = s->parts[i];
+        bool is_better = p->common > best.at || (best.part && p->common == best.at && p->n < best.part->n);
+        if (is_better && (p->common == p->n || (cuts && is_worth_cutting(p, n))))
+            best = (struct place){ p, p->common };
+    }
     return best;
+}
+
+static struct place beginning_of(struct saved *s, const pf_session *session)
+{
+    const int32_t *tok = pf_session_tokens(session);
+    size_t n = (size_t)pf_session_pos(session);
+    struct place b = place_in(s, tok, n, true);
+    if (!b.part || b.at == b.part->n)
+        return b;
+    struct pf_saved saved = b.part->saved;
+    return pf_saved_cut(session, &saved, (int64_t)b.at) == PF_OK ? b : place_in(s, tok, n, false);
 }
 
 /* What the new part replaces. What it continues is not among that: it does. */
@@ -268,37 +311,37 @@ static void settle(struct saved *s)
     s->written = NULL;
 }
 
-/* The last part of those up to p before which all could be loaded when that was tried last. */
-static struct part *last_sound(struct part *p)
+/* The last place up to b before which all parts could be loaded when that was tried last. */
+static struct place last_sound(struct place b)
 {
-    struct part *sound = p;
-    for (; p; p = p->parent)
-        if (p->wait_s > 0)
-            sound = p->parent;
+    struct place sound = b;
+    for (; b.part; b = up(b))
+        if (b.part->wait_s > 0)
+            sound = up(b);
     return sound;
 }
 
 /* What a new part of a conversation of n tokens continues: something long, and not the last of too many. */
-static struct part *worth_continuing(struct part *parent, size_t n)
+static struct place worth_continuing(struct place b, size_t n)
 {
     int depth = 0;
-    for (struct part *p = parent; p; p = p->parent)
+    for (struct part *p = b.part; p; p = p->parent)
         depth++;
-    for (; parent && (parent->n - parent->from < 2 * (n - parent->n) || depth >= MOST_DEPTH); depth--)
-        parent = parent->parent;
-    return parent;
+    for (; b.part && (b.at - b.part->from < 2 * (n - b.at) || depth >= MOST_DEPTH); depth--)
+        b = up(b);
+    return b;
 }
 
-/* A part of what `parent` lacks, with data; where the session cannot go on from what was saved, as with windows that
- * lie elsewhere, of what one before it lacks. Where that leaves no room, of the whole sequence, since each part has a
- * state and windows of its own. */
-static enum put make(const struct saved *s, struct part *parent, const pf_session *session, struct part **made)
+/* A part of what is behind b, with data; where the session cannot go on from what was saved, as with windows that lie
+ * elsewhere, of what is behind a place before it. Where that leaves no room, of the whole sequence, since each part has
+ * a state and windows of its own. */
+static enum put make(const struct saved *s, struct place b, const pf_session *session, struct part **made)
 {
     for (;;) {
         uint64_t before = 0;
-        for (const struct part *p = parent; p; p = p->parent)
+        for (const struct part *p = b.part; p; p = p->parent)
             before += p->bytes;
-        struct part *p = part_new(parent, session);
+        struct part *p = part_new(b.part, b.at, session);
         struct part_limits l = { .key = s->key, .most = s->most > before ? s->most - before : 0,
                                  .token_bytes = s->token_bytes, .beside_bytes = s->beside_bytes };
         pf_status st = part_save(p, session, &l, s->aside);
@@ -309,10 +352,17 @@ static enum put make(const struct saved *s, struct part *parent, const pf_sessio
         part_free(p);
         if (!aside_goes_on(s->aside))
             return PUT_GIVEN_UP;
-        if ((st != PF_EINVAL && st != PF_ECONTEXT) || !parent)
+        if ((st != PF_EINVAL && st != PF_ECONTEXT) || !b.part)
             return st == PF_ECONTEXT ? PUT_NO_ROOM : st == PF_EUNSUPPORTED ? PUT_NEVER : PUT_FAILED;
-        parent = st == PF_EINVAL ? parent->parent : NULL;
+        b = st == PF_EINVAL ? up(b) : (struct place){ NULL, 0 };
     }
+}
+
+/* Whether all n tokens are kept up to b, and could be loaded when that was tried last; or a part has them that cannot
+ * be put anew, since others continue it. */
+static bool is_kept(struct place b, size_t n)
+{
+    return b.part && b.at == n && (last_sound(b).part == b.part || (b.part->n == n && b.part->n_children > 0));
 }
 
 enum put saved_put(struct saved *s, const pf_session *session)
@@ -321,12 +371,13 @@ enum put saved_put(struct saved *s, const pf_session *session)
     if (!wait_for(s, NULL))
         return PUT_GIVEN_UP;
     settle(s);
-    struct part *p, *parent = beginning_of(s, pf_session_tokens(session), n);
-    if (parent && parent->n == n && (last_sound(parent) == parent || parent->n_children > 0)) {
-        use(s, parent);
+    struct part *p;
+    struct place b = beginning_of(s, session);
+    if (is_kept(b, n)) {
+        use(s, b.part);
         return PUT_DONE;
     }
-    enum put put = make(s, worth_continuing(last_sound(parent), n), session, &p);
+    enum put put = make(s, worth_continuing(last_sound(b), n), session, &p);
     if (put != PUT_DONE)
         return put;
     compare(s, pf_session_tokens(session), n);       /* again: somebody may have looked for others meanwhile */
@@ -355,7 +406,7 @@ bool saved_is_busy(struct saved *s)
 static struct part *parent_of(const struct saved *s, const struct part *p)
 {
     for (int i = 0; i < s->n; i++)
-        if (s->parts[i]->id == p->parent_id && s->parts[i]->n == p->from)
+        if (s->parts[i]->id == p->parent_id && s->parts[i]->from < p->from && p->from <= s->parts[i]->n)
             return s->parts[i];
     return NULL;
 }
@@ -457,10 +508,13 @@ uint64_t saved_most(const struct saved *s)
     return s->most;
 }
 
-bool saved_has_room(const struct saved *s, size_t n_tok)
+bool saved_has_room(struct saved *s, const pf_session *session)
 {
+    size_t n = (size_t)pf_session_pos(session);
     uint64_t taken = s->total + s->beside_bytes;
-    return s->token_bytes > 0 && s->n < MOST_PARTS && taken < s->most && n_tok <= (s->most - taken) / s->token_bytes;
+    if (s->token_bytes == 0 || s->n >= MOST_PARTS || taken >= s->most)
+        return false;
+    return n - worth_continuing(last_sound(beginning_of(s, session)), n).at <= (s->most - taken) / s->token_bytes;
 }
 
 void saved_close(struct saved *s)

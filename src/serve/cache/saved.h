@@ -1,12 +1,17 @@
 /* Conversations that lost their slot, or that shall outlive the server, in memory or in files of a folder.
  *
  *     [ 0 .. 9000 ) <-+- [ 9000 .. 12000 ) <--- [ 12000 .. 13000 )        a conversation of 13,000 tokens
- *                     `- [ 9000 .. 9700 )                                 another one that begins like it
+ *                     `- [ 8800 .. 9700 )                                 another one: its first 8,800 are the same
  *
- * What is kept is parts (part.h), each of which continues another: saving a conversation again writes what is new. A
- * part is at least twice as long as one that continues it, or else both are written anew as one: so a conversation of
- * n tokens has about log2 n parts, and a token is written about as often. A part goes when none continues it: the one
- * that was used longest ago where room is wanted, and what a longer one replaces. Files are written behind (behind.h);
+ * What is kept is parts (part.h), each of which continues another, from its end on or from where they begin to differ:
+ * an answer that was made anew, or that comes back without its reasoning. So saving a conversation again writes what is
+ * new. What a part shares of the one that it continues is at least twice as long as the part, or else both are written
+ * anew as one: so a conversation of n tokens has about log2 n parts, and a token is written about as often. It is four
+ * times as long as what of that one is not shared, which stays as long as the part does. Models whose sequences cannot
+ * be cut have parts that continue ends alone.
+ *
+ * A part goes when none continues it: the one that was used longest ago where room is wanted, and what a longer one
+ * replaces. Files are written behind (behind.h);
  * what a part replaces is removed afterwards, when something else is saved, and a part that could not be written is
  * forgotten, with nothing replaced. A file whose head names another model is no part; one whose head is damaged is
  * removed when a server starts, and one that turns out to be either when it is loaded with what continues it. One that
@@ -36,8 +41,8 @@ void saved_set_aside(struct saved *s, struct aside *a);
 /* About how many bytes a token of a conversation takes: room for all of it is made at once. */
 void saved_expect(struct saved *s, uint64_t token_bytes);
 uint64_t saved_most(const struct saved *s);
-/* Whether so many tokens more would have room without anything else going. */
-bool saved_has_room(const struct saved *s, size_t n_tok);
+/* Whether there is room for what is not kept of the session's sequence, without anything else going. */
+bool saved_has_room(struct saved *s, const pf_session *session);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
 
