@@ -23,12 +23,12 @@ struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_
     return k;
 }
 
-bool keep_sequence(struct keeper *k, struct slot *s)
+bool keep_sequence(struct keeper *k, struct slot *s, bool is_shared)
 {
     int64_t n = pf_session_pos(s->session);
     enum put put = PUT_DONE;
     if (s->unsaved && n >= WORTH_TOKENS)
-        put = n > k->most_tok ? PUT_NO_ROOM : saved_put(k->saved, s->session);
+        put = n > k->most_tok ? PUT_NO_ROOM : saved_put(k->saved, s->session, is_shared);
     if (put == PUT_NO_ROOM && k->most_tok >= 0) {
         k->most_tok = n - 1 < k->most_tok ? n - 1 : k->most_tok;
         complain("a conversation of %lld tokens was not saved: none of more than %lld is (--cache-mb)", (long long)n,
@@ -55,14 +55,14 @@ bool keep_beginning(struct keeper *k, struct slot *s)
         pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
         return true;
     s->unsaved = true;
-    return keep_sequence(k, s);
+    return keep_sequence(k, s, false);
 }
 
 bool keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves)
 {
     if (!k->saved || (size_t)pf_session_pos(s->session) < common + WORTH_TOKENS)
         return true;
-    return keep_sequence(k, s) && ((!leaves && common >= WORTH_TOKENS) || keep_beginning(k, s));
+    return keep_sequence(k, s, false) && ((!leaves && common >= WORTH_TOKENS) || keep_beginning(k, s));
 }
 
 /* What is saved of the prompt, if that is worth more than the `common` tokens of the slot's sequence; else NULL. */
@@ -80,6 +80,19 @@ bool keep_would_exchange(const struct keeper *k, const struct slot *s, const str
         return false;
     bool cuts_off = !k->cuts && common < WORTH_TOKENS && pf_session_pos(s->session) > beginning_of(s);
     return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q, common);
+}
+
+size_t keep_common(const struct keeper *k, const struct slot *s, const struct prompt *q, bool whole)
+{
+    size_t common = 0;
+    if (k->saved)
+        (void)saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), whole, &common);
+    return common;
+}
+
+bool keep_goes_on(const struct slot *s, const struct prompt *q)
+{
+    return (int64_t)slot_common(s, q->tok, q->n_tok) >= beginning_of(s);
 }
 
 void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q)

@@ -18,14 +18,19 @@ struct keeper {
 /* What a keeper has for such sessions, of n_ctx tokens; saved: NULL or a cache. */
 struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_session_opts *o, bool cuts);
 
-/* Keeps the slot's sequence. False, here and below: work aside was given up, and what the slot has is not kept yet. */
-bool keep_sequence(struct keeper *k, struct slot *s);
+/* Keeps the slot's sequence; is_shared: other prompts begin so. False, here and below: work aside was given up, and
+ * what the slot has is not kept yet. */
+bool keep_sequence(struct keeper *k, struct slot *s, bool is_shared);
 /* Where sequences cannot be cut: keeps as much as a later prompt will begin with, and cuts the session there. */
 bool keep_beginning(struct keeper *k, struct slot *s);
 /* Keeps what a slot loses for a prompt of which its sequence has `common` tokens; leaves: it loses all. */
 bool keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves);
 /* Whether keep_exchange would do anything. */
 bool keep_would_exchange(const struct keeper *k, const struct slot *s, const struct prompt *q);
+/* How much of a prompt a conversation that is kept begins with, and, with `whole`, has nothing else. */
+size_t keep_common(const struct keeper *k, const struct slot *s, const struct prompt *q, bool whole);
+/* Whether the prompt goes on with the slot's conversation, rather than with another that begins like it. */
+bool keep_goes_on(const struct slot *s, const struct prompt *q);
 /* Keeps what a slot loses for a prompt, and takes up a saved conversation that has more of the prompt. */
 void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q);
 

@@ -33,12 +33,21 @@ static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t
     r->rows += n;
 }
 
+/* Makes the slot's sequence as much of what is wanted as it has. */
+static pf_status take_up(struct sched *sched, struct slot *s)
+{
+    size_t shared = s->n_shared ? s->n_shared : sched_shared(sched, s);
+    pf_status st = slot_take_prefix(s);
+    s->n_shared = st == PF_OK && shared >= s->n_done ? shared : 0;
+    return st;
+}
+
 /* Whether the slot's sequence is to be evaluated further before it can answer. */
-static bool is_behind(struct slot *s)
+static bool is_behind(struct sched *sched, struct slot *s)
 {
     if (!s->job || s->answering)
         return false;
-    pf_status st = s->fresh ? slot_take_prefix(s) : PF_OK;
+    pf_status st = s->fresh ? take_up(sched, s) : PF_OK;
     if (st < 0)
         slot_fail(s, st, NULL);
     return st == PF_OK && !s->answering;
@@ -57,14 +66,22 @@ static int next_prompt(struct sched *sched, uint64_t before)
 {
     int best = -1;
     for (int i = 0; i < sched->n_slots; i++)
-        if (sched->places[i].served <= before && sched_is_ready(sched, i) && is_behind(&sched->slots[i]) &&
+        if (sched->places[i].served <= before && sched_is_ready(sched, i) && is_behind(sched, &sched->slots[i]) &&
             (best < 0 || is_sooner(&sched->places[i], &sched->places[best])))
             best = i;
     return best;
 }
 
-/* Slices of prompts, in turns, as long as rows are left. One that other choices are to go on from ends where they do: a
- * sequence that cannot be cut short has a checkpoint there afterwards. */
+/* Where a slot's slices end, those that come next: what other choices or other prompts are to go on from ends where
+ * they do, since a sequence that cannot be cut short is as long then as they want it. */
+static size_t end_of_slices(const struct sched *sched, const struct slot *s, size_t end)
+{
+    bool stops = sched_leads(s) && (sched_any_free(sched) || !sched->keeper.cuts);
+    end = stops && s->n_done < sched_n_led(sched, s) ? sched_n_led(sched, s) : end;
+    return s->n_shared > s->n_done && s->n_shared < end ? s->n_shared : end;
+}
+
+/* Slices of prompts, in turns, as long as rows are left. */
 static void add_prompts(struct sched *sched, struct round *r, size_t rows)
 {
     uint64_t before = sched->n_slices;
@@ -73,8 +90,7 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
         struct place *p = &sched->places[i];
         size_t end, from = s->n_done;
         const int32_t *tok = slot_wants(s, &end);
-        bool stops = sched_leads(s) && (sched_any_free(sched) || !sched->keeper.cuts);
-        end = stops && from < sched_n_led(sched, s) ? sched_n_led(sched, s) : end;
+        end = end_of_slices(sched, s, end);
         size_t n = end - from < rows ? end - from : rows;
         add_part(r, s, tok + from, n);
         r->prompt_rows += n;

@@ -84,7 +84,7 @@ static void keep_aside(void *ctx)
 {
     struct sched *sched = ctx;
     identify(sched);
-    keep_sequence(&sched->keeper, sched->moved.slot);
+    keep_sequence(&sched->keeper, sched->moved.slot, sched_has_parted(sched->moved.slot));
 }
 
 static void exchange_aside(void *ctx)
@@ -153,6 +153,10 @@ static void end_move(struct sched *sched)
         place_of(sched, sched->moved.from)->moves = false;
     place_of(sched, s)->moves = false;
     sched->moved.slot = NULL;
+    if (sched->moved.stays) {
+        s->n_shared = 0;
+        s->is_wanted = false;
+    }
     if (sched->moved.stays && s->job)
         move_if_needed(sched, s);
 }
@@ -263,7 +267,7 @@ static void keep_all(struct sched *s)
     for (int i = 0; i < s->n_slots && s->keeper.saved && s->outlive; i++) {
         if (!s->slots[i].session)
             continue;
-        keep_sequence(&s->keeper, &s->slots[i]);
+        keep_sequence(&s->keeper, &s->slots[i], false);
         keep_beginning(&s->keeper, &s->slots[i]);
     }
 }
@@ -303,6 +307,101 @@ static bool wait_for_work(struct sched *s)
     }
 }
 
+/* ---- What prompts have in common --------------------------------------------------------------------------------- */
+
+static size_t common_of(const struct prompt *p, const struct prompt *q)
+{
+    size_t n = 0;
+    while (n < p->n_tok && n < q->n_tok && p->tok[n] == q->tok[n])
+        n++;
+    return n;
+}
+
+/* How much of a prompt the slot's sequence begins with, or will once its own prompt is evaluated. */
+static size_t common_with(const struct slot *s, const struct prompt *q)
+{
+    size_t has = s->session ? slot_common(s, q->tok, q->n_tok) : 0;
+    struct prompt goal = s->job ? slot_goal(s) : (struct prompt){ 0 };
+    size_t wants = common_of(&goal, q);
+    return has > wants ? has : wants;
+}
+
+size_t sched_shared(struct sched *sched, const struct slot *s)
+{
+    if (sched->keeper.cuts || !sched->keeper.saved || s->left)
+        return 0;
+    struct prompt q = slot_goal(s);
+    size_t most = keep_common(&sched->keeper, s, &q, false), kept = keep_common(&sched->keeper, s, &q, true);
+    for (int i = 0; i < sched->n_slots; i++) {
+        const struct slot *other = &sched->slots[i];
+        size_t n = other != s ? common_with(other, &q) : keep_goes_on(s, &q) ? 0 : slot_common(s, q.tok, q.n_tok);
+        most = n > most ? n : most;
+    }
+    return most >= kept + LEAST_SHARED && most + WORTH_TOKENS <= q.n_tok ? most : 0;
+}
+
+bool sched_has_parted(const struct slot *s)
+{
+    return s->job && !s->answering && !s->fresh && s->n_shared && s->n_done == s->n_shared;
+}
+
+/* Prompt tokens that a slot's sequence spares: where it cannot be cut short, none if it goes on otherwise. */
+static size_t n_spared(const struct sched *sched, const struct slot *s, const struct prompt *p)
+{
+    size_t common = slot_common(s, p->tok, p->n_tok);
+    return sched->keeper.cuts || (size_t)pf_session_pos(s->session) <= common ? common : 0;
+}
+
+/* Whether a slot has not come past n tokens of its prompt, of which it evaluates more. */
+static bool comes_by(const struct slot *s, size_t n)
+{
+    return !s->answering && (s->fresh || s->n_done <= n) && n < job_prompt(s->job, s->choice)->n_tok;
+}
+
+/* How many tokens of another job's prompt a slot could keep for it: of its own prompt, when it comes by, or, where
+ * sequences can be cut, of what it has, if most of that is of use. */
+static size_t could_keep(const struct sched *sched, const struct slot *s, const struct prompt *q)
+{
+    if (s->left)
+        return 0;
+    size_t n = common_of(job_prompt(s->job, s->choice), q), stops = s->n_shared;
+    if (comes_by(s, n))
+        return stops == 0 || stops == n ? n : stops < n || !sched->keeper.cuts ? 0 : n;
+    size_t has = sched->keeper.cuts && !s->fresh ? slot_common(s, q->tok, q->n_tok) : 0;
+    return 2 * has >= (size_t)pf_session_pos(s->session) ? has : 0;
+}
+
+/* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has kept
+ * what both begin with, rather than to evaluate it, too. False: there is none. */
+static bool await_other(struct sched *sched, struct slot *s)
+{
+    if (!sched->keeper.saved || s->left)
+        return false;
+    struct prompt q = slot_goal(s);
+    size_t has = n_spared(sched, s, &q), kept = keep_common(&sched->keeper, s, &q, !sched->keeper.cuts),
+           most = (has > kept ? has : kept) + LEAST_SHARED - 1;
+    struct slot *best = NULL;
+    for (int i = 0; i < sched->n_slots; i++) {
+        struct slot *other = &sched->slots[i];
+        size_t n = other->job && other->job != s->job ? could_keep(sched, other, &q) : 0;
+        best = n > most ? other : best;
+        most = n > most ? n : most;
+    }
+    if (!best)
+        return false;
+    if (!comes_by(best, most))
+        best->is_wanted = true;
+    else if (best->n_shared == 0)
+        best->n_shared = most;
+    struct place *p = place_of(sched, s);
+    p->awaits = best;
+    p->awaited_job = best->job;
+    p->since = 0;
+    return true;
+}
+
+/* ---- The queue --------------------------------------------------------------------------------------------------- */
+
 /* What the slot is to go on from. */
 static struct prompt wanted_of(const struct waiting *w)
 {
@@ -323,7 +422,8 @@ static void fill_slots(struct sched *s)
         int i = choose_slot(s, &q);
         if (i >= 0) {
             give_slot(s, &s->slots[i], w->job, w->parked, client);
-            move_if_needed(s, &s->slots[i]);
+            if (!await_other(s, &s->slots[i]))
+                move_if_needed(s, &s->slots[i]);
             free(w);
             continue;
         }
@@ -364,13 +464,6 @@ static struct slot *leader_of(const struct sched *sched, const struct job *j, bo
     }
     *soon = *soon && !found;
     return found;
-}
-
-/* Prompt tokens that a slot's sequence spares: where it cannot be cut short, none if it goes on otherwise. */
-static size_t n_spared(const struct sched *sched, const struct slot *s, const struct prompt *p)
-{
-    size_t common = slot_common(s, p->tok, p->n_tok);
-    return sched->keeper.cuts || (size_t)pf_session_pos(s->session) <= common ? common : 0;
 }
 
 /* Gives a job's next choice to a free slot; false: there is none, or the choice is better given later. */
@@ -415,6 +508,30 @@ static bool is_to_be_kept(const struct sched *sched, const struct slot *s)
     return sched->keeper.saved && has_led(sched, s) && s->unsaved && !all_its && !sched_any_free(sched);
 }
 
+/* What is not kept now, since a file is still being written, is not waited for. */
+static void keep_for_others(struct sched *sched)
+{
+    for (int i = 0; i < sched->n_slots && !sched->moved.slot; i++) {
+        struct slot *s = &sched->slots[i];
+        bool is_wanted = sched_has_parted(s) || (s->job && s->is_wanted && !s->fresh && !sched->places[i].moves);
+        if (is_wanted && saved_is_busy(sched->keeper.saved)) {
+            s->n_shared = 0;
+            s->is_wanted = false;
+        } else if (is_wanted || is_to_be_kept(sched, s)) {
+            begin_keeping(sched, s);
+        }
+    }
+    for (int i = 0; i < sched->n_slots; i++) {
+        struct place *p = &sched->places[i];
+        const struct slot *other = p->awaits;
+        if (!other || !sched->slots[i].job || (other->job == p->awaited_job && (other->n_shared || other->is_wanted)))
+            continue;
+        p->awaits = NULL;
+        p->since = now_s();
+        move_if_needed(sched, &sched->slots[i]);
+    }
+}
+
 /* Slots that nobody waits for make the other choices of the jobs that run, one job's after the other's. */
 static void share_slots(struct sched *sched)
 {
@@ -433,9 +550,7 @@ static void share_slots(struct sched *sched)
                 gave = give_another(sched, j, sched->places[i].client) || gave;
         }
     }
-    for (int i = 0; i < sched->n_slots && !sched->moved.slot; i++)
-        if (is_to_be_kept(sched, &sched->slots[i]))
-            begin_keeping(sched, &sched->slots[i]);
+    keep_for_others(sched);
 }
 
 /* ---- What takes part in steps ------------------------------------------------------------------------------------ */
@@ -457,7 +572,8 @@ static bool any_awaited(const struct sched *sched)
 bool sched_is_ready(const struct sched *sched, int i)
 {
     const struct slot *s = &sched->slots[i];
-    return s->job && !sched->places[i].moves && !(sched->moved.slot && is_awaited(sched, s));
+    const struct place *p = &sched->places[i];
+    return s->job && !p->moves && !p->awaits && !sched_has_parted(s) && !(sched->moved.slot && is_awaited(sched, s));
 }
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */

@@ -15,6 +15,8 @@
  * whether a file is written. */
 #define ASKED_S 0.05
 
+enum { LEAST_SHARED = 256 };             /* tokens: fewer are sooner evaluated again than kept */
+
 /* A time that does not come. */
 #define NEVER 2e9
 
@@ -32,6 +34,8 @@ struct place {
     double        loses_s;           /* to make again what was there when the choice began; 0: it will be kept */
     uint64_t      served;            /* its prompt's last slice */
     bool          moves;             /* its sequence is, or is to be, exchanged or copied aside: no steps meanwhile */
+    const struct slot *awaits;       /* that is to keep what its prompt begins with, too, for this job; NULL: none */
+    const struct job  *awaited_job;
 };
 
 struct sched {
@@ -79,6 +83,13 @@ bool sched_any_free(const struct sched *s);
  * whose logits each choice needs for itself. */
 bool   sched_leads(const struct slot *s);
 size_t sched_n_led(const struct sched *sched, const struct slot *s);
+
+/* How much of the prompt that a slot was given other conversations begin with, if that is more than is kept so that it
+ * can be used; else 0. And whether the prompt is evaluated up to there, and waits until that is kept (n_shared). For
+ * sequences that cannot be cut short, of which no other prompt could use the beginning: the second one that begins so
+ * keeps it for the next. */
+size_t sched_shared(struct sched *sched, const struct slot *s);
+bool   sched_has_parted(const struct slot *s);
 
 /* Whether slot i takes part in the next round. What others are to take over waits for the move that is under way, and
  * for no other. */

@@ -130,7 +130,8 @@ static void begin_choice(struct slot *s)
     s->choice = s->job->n_given++;
     s->answering = false;
     s->fresh = true;
-    s->n_done = s->n_reused = 0;
+    s->n_done = s->n_reused = s->n_shared = 0;
+    s->is_wanted = false;
     s->n_answer = 0;
     set_sampler(&s->sampler, &s->job->req, s->choice % (int)s->job->req.n);      /* as if the prompt were alone */
 }

@@ -143,7 +143,7 @@ static void test_turns(const char *in)
     for (int n = 300; n <= 480; n += 20) {
         list(&before);
         go_on(s, n, n, 0);
-        CHECK(saved_put(saved, s) == PUT_DONE && saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        CHECK(saved_put(saved, s, false) == PUT_DONE && saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
         if (in)
             saved = reopen(saved, in, PLENTY);
         list(&after);
@@ -163,12 +163,12 @@ static void test_branches(const char *in)
     pf_session *s = open_one();
     struct listing one, both;
     go_on(s, 300, 300, 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     saved = in ? reopen(saved, in, PLENTY) : saved;
     list(&one);
     for (int text = 0; text < 2; text++) {
         go_on(s, 350, 300, text);
-        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        CHECK(saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
     }
     saved = in ? reopen(saved, in, PLENTY) : saved;
     list(&both);
@@ -191,13 +191,13 @@ static void test_other_endings(const char *in)
     int32_t tok[N_CTX];
     int n_files = 1;
     go_on(s, 400, 400, 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     saved = in ? reopen(saved, in, PLENTY) : saved;
     list(&l);
     uint64_t first = bytes_of(&l);
     for (int text = 1; text < 4; text++) {
         go_on(s, 410 - 20 * text, 390 - 20 * text, text);
-        CHECK(saved_put(saved, s) == PUT_DONE && saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        CHECK(saved_put(saved, s, false) == PUT_DONE && saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
         saved = in ? reopen(saved, in, PLENTY) : saved;
         list(&l);
         n_files++;
@@ -214,16 +214,37 @@ static void test_other_endings(const char *in)
         CHECK(saved_find(saved, tok, 345, 400, false, &common) && common == 345, "%zu", common);
         CHECK(!saved_find(saved, tok, 345, 399, false, &common), "what is loaded first does not fit");
         go_on(s, 200, 200, 0);
-        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        CHECK(saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
         saved = in ? reopen(saved, in, PLENTY) : saved;
         list(&l);
         CHECK(!in || l.n == n_files, "what is kept is not kept twice: %d files", l.n);
     }
     go_on(s, 350, 200, 5);
-    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 200, 5) == 350 && take_up(saved, 401, 400, 0) == 400);
+    CHECK(saved_put(saved, s, false) == PUT_DONE && take_up(saved, 351, 200, 5) == 350, "%s", pf_last_error());
+    CHECK(take_up(saved, 401, 400, 0) == 400);
     pf_session_close(&s);
     saved_close(saved);
     remove_all();
+}
+
+/* What others begin with stays when a longer sequence is kept that does not continue it; what nobody does, goes. */
+static void test_shared(void)
+{
+    for (int is_shared = 0; is_shared < 2; is_shared++) {
+        struct saved *saved = reopen(NULL, NULL, PLENTY);
+        pf_session *s = open_one();
+        int32_t tok[150];
+        size_t common;
+        for (int i = 0; i < 150; i++)
+            tok[i] = token(i, i < 100 ? 0 : 2);
+        go_on(s, 100, 100, 0);
+        CHECK(saved_put(saved, s, is_shared) == PUT_DONE, "%s", pf_last_error());
+        go_on(s, 300, 300, 0);
+        CHECK(saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
+        CHECK((saved_find(saved, tok, 150, N_CTX, true, &common) != NULL) == is_shared, "%zu tokens", common);
+        pf_session_close(&s);
+        saved_close(saved);
+    }
 }
 
 /* A sequence that has room, but not as a part behind those that it goes on from, is kept as one part. */
@@ -234,12 +255,12 @@ static void test_room_for_one(void)
     struct listing l;
     go_on(s, 300, 300, 0);
     go_on(begins, 250, 250, 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     saved = reopen(saved, folder, PLENTY);
     list(&l);
     remove_all();
     saved = reopen(saved, folder, bytes_of(&l));
-    CHECK(saved_put(saved, begins) == PUT_DONE && saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+    CHECK(saved_put(saved, begins, false) == PUT_DONE && saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
     CHECK(take_up(saved, 301, 300, 0) == 300);
     pf_session_close(&s);
     pf_session_close(&begins);
@@ -256,21 +277,21 @@ static void test_budget(void)
     pf_session *s = open_one();
     struct listing l;
     go_on(s, 200, 200, 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     saved = reopen(saved, folder, PLENTY);
     list(&l);
     uint64_t most = bytes_of(&l) * 2;
     saved = reopen(saved, folder, most);
     for (int text = 1; text < 8; text++) {
         go_on(s, 250, 200, text);
-        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        CHECK(saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
     }
     CHECK(take_up(saved, 251, 200, 7) == 250 && take_up(saved, 251, 200, 9) == 200);
     saved = reopen(saved, folder, most);
     list(&l);
     CHECK(l.n >= 2 && bytes_of(&l) <= most, "%d files of %llu bytes", l.n, (unsigned long long)bytes_of(&l));
     saved = reopen(saved, folder, most / 4);
-    CHECK(saved_put(saved, s) == PUT_NO_ROOM, "more than may be kept");
+    CHECK(saved_put(saved, s, false) == PUT_NO_ROOM, "more than may be kept");
     list(&l);
     CHECK(bytes_of(&l) <= most / 4, "%llu bytes", (unsigned long long)bytes_of(&l));
     pf_session_close(&s);
@@ -313,9 +334,9 @@ static void test_damage(void)
             pf_session *s = open_one();
             struct listing l;
             go_on(s, 250, 250, 0);
-            CHECK(saved_put(saved, s) == PUT_DONE);
+            CHECK(saved_put(saved, s, false) == PUT_DONE);
             go_on(s, 300, 300, 0);
-            CHECK(saved_put(saved, s) == PUT_DONE);
+            CHECK(saved_put(saved, s, false) == PUT_DONE);
             saved_close(saved);
             change(first, how);
             saved = reopen(NULL, folder, PLENTY);
@@ -323,7 +344,7 @@ static void test_damage(void)
             CHECK(is == (first ? 0u : 250u), "damage %d of part %d leaves %zu tokens", how, 2 - first, is);
             list(&l);
             CHECK(l.n == !first, "damage %d of part %d leaves %d files", how, 2 - first, l.n);
-            CHECK(saved_put(saved, s) == PUT_DONE);
+            CHECK(saved_put(saved, s, false) == PUT_DONE);
             CHECK(take_up(saved, 301, 300, 0) == 300, "it is saved again");
             saved_close(saved);
             list(&l);
@@ -341,7 +362,7 @@ static void put_in_vain(struct saved *saved, pf_session *s)
         usleep(1000);
     buf_printf(&away, "%s.away", folder);
     CHECK(rename(folder, away.p) == 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     while (saved_is_busy(saved))
         usleep(1000);
     CHECK(rename(away.p, folder) == 0);
@@ -354,11 +375,11 @@ static void test_no_folder(void)
     struct saved *saved = reopen(NULL, folder, PLENTY);
     pf_session *s = open_one();
     go_on(s, 300, 300, 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     go_on(s, 350, 350, 0);
     put_in_vain(saved, s);
     CHECK(take_up(saved, 351, 351, 0) == 300, "what was there before");
-    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
+    CHECK(saved_put(saved, s, false) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
     pf_session_close(&s);
     saved_close(saved);
     remove_all();
@@ -373,7 +394,7 @@ static void test_passing_failure(void)
     go_on(s, 300, 300, 0);
     for (uint64_t nth = 1;; nth++) {
         pf_mem_fail_nth(nth);
-        put = saved_put(saved, s);
+        put = saved_put(saved, s, false);
         pf_mem_fail_nth(0);
         if (put == PUT_DONE)
             break;
@@ -400,7 +421,7 @@ static void put_two(struct saved *saved, pf_session *s, int text)
 {
     for (int n = 250; n <= 300; n += 50) {
         go_on(s, n, 0, text);
-        CHECK(saved_put(saved, s) == PUT_DONE, "%s", pf_last_error());
+        CHECK(saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
     }
     while (saved_is_busy(saved))
         usleep(1000);
@@ -484,7 +505,7 @@ static void test_behind_unreadable(void)
     put_away(second, false);
     CHECK(take_up(saved, 301, 0, 1) == 250);
     go_on(s, 320, 0, 1);
-    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 321, 0, 1) == 320);
+    CHECK(saved_put(saved, s, false) == PUT_DONE && take_up(saved, 321, 0, 1) == 320);
     put_away(second, true);
     saved_close(saved);
     list(&l);
@@ -503,13 +524,13 @@ static void test_unreadable_anew(void)
     struct listing l;
     struct buf away = { 0 };
     go_on(s, 300, 0, 1);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     while (saved_is_busy(saved))
         usleep(1000);
     char *path = xstrdup(part_at(saved, 300, 1)->path);
     put_away(path, false);
     CHECK(take_up(saved, 301, 0, 1) == 0);
-    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 301, 0, 1) == 300);
+    CHECK(saved_put(saved, s, false) == PUT_DONE && take_up(saved, 301, 0, 1) == 300);
     saved = reopen(saved, folder, PLENTY);
     CHECK(take_up(saved, 301, 0, 1) == 300);
     list(&l);
@@ -552,11 +573,11 @@ static void test_not_replaced(void)
     pf_session *s = open_one();
     struct listing l;
     go_on(s, 100, 100, 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     go_on(s, 350, 350, 0);
     put_in_vain(saved, s);
     CHECK(take_up(saved, 351, 351, 0) == 100, "what was to be replaced");
-    CHECK(saved_put(saved, s) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
+    CHECK(saved_put(saved, s, false) == PUT_DONE && take_up(saved, 351, 351, 0) == 350);
     pf_session_close(&s);
     saved_close(saved);
     list(&l);
@@ -619,7 +640,7 @@ struct moved {
 static void move_aside(void *ctx)
 {
     struct moved *w = ctx;
-    enum put put = w->part ? PUT_DONE : saved_put(w->saved, w->session);
+    enum put put = w->part ? PUT_DONE : saved_put(w->saved, w->session, false);
     w->ok = w->part ? saved_load(w->saved, w->part, w->session) : put == PUT_DONE;
     w->is_given_up = put == PUT_GIVEN_UP;
 }
@@ -686,7 +707,7 @@ static void test_giving_up(const char *in)
     int32_t tok[N_CTX];
     size_t common, n_empty = 0;
     go_on(s, 300, 300, 0);
-    CHECK(saved_put(saved, s) == PUT_DONE);
+    CHECK(saved_put(saved, s, false) == PUT_DONE);
     go_on(s, 420, 420, 0);
     memcpy(tok, pf_session_tokens(s), 420 * sizeof *tok);
     saved_set_aside(saved, a);
@@ -768,6 +789,7 @@ int main(int argc, char **argv)
     test_branches(NULL);
     test_other_endings(folder);
     test_other_endings(NULL);
+    test_shared();
     test_room_for_one();
     test_budget();
     test_damage();

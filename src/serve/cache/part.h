@@ -20,6 +20,7 @@ struct part {
     char        *path;               /* NULL: in memory alone */
     struct buf   data;               /* empty: in its file alone */
     bool         replaced;           /* by the part that is being written: goes when that is there */
+    bool         is_shared;          /* several conversations begin so: no longer one replaces it. Not in its file */
     uint64_t     parent_id;          /* 0: it has none. From a file: to find the parent by */
     double       wait_s, again;      /* not 0: it could not be loaded when that was tried last; when to try again */
     size_t       common;             /* saved_find's scratch, and is_put_off */

@@ -297,7 +297,7 @@ static void replace_beginnings(struct saved *s, struct part *made)
     s->written = made;
     for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
-        p->replaced = p != made && p->n_children == 0 && p->common == p->n;
+        p->replaced = p != made && !p->is_shared && p->n_children == 0 && p->common == p->n;
     }
 }
 
@@ -365,7 +365,7 @@ static bool is_kept(struct place b, size_t n)
     return b.part && b.at == n && (last_sound(b).part == b.part || (b.part->n == n && b.part->n_children > 0));
 }
 
-enum put saved_put(struct saved *s, const pf_session *session)
+enum put saved_put(struct saved *s, const pf_session *session, bool is_shared)
 {
     size_t n = (size_t)pf_session_pos(session);
     if (!wait_for(s, NULL))
@@ -374,6 +374,7 @@ enum put saved_put(struct saved *s, const pf_session *session)
     struct part *p;
     struct place b = beginning_of(s, session);
     if (is_kept(b, n)) {
+        b.part->is_shared = b.part->is_shared || (is_shared && b.part->n == n);
         use(s, b.part);
         return PUT_DONE;
     }
@@ -382,6 +383,7 @@ enum put saved_put(struct saved *s, const pf_session *session)
         return put;
     compare(s, pf_session_tokens(session), n);       /* again: somebody may have looked for others meanwhile */
     p->common = n;
+    p->is_shared = is_shared;
     add_anew(s, p);
     use(s, p);
     replace_beginnings(s, p);

@@ -55,10 +55,11 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
  * empty. */
 bool saved_load(struct saved *s, struct part *p, pf_session *session);
 
-/* Keeps the session's sequence. Otherwise no more is kept than before: there is no room even for it alone; no session
- * of the model can be saved; it failed for a reason that may pass (both: pf_last_error's); or it was given up. */
+/* Keeps the session's sequence; is_shared: also once a longer one is kept, since others begin so. Otherwise no more is
+ * kept than before: there is no room even for it alone; no session of the model can be saved; it failed for a reason
+ * that may pass (both: pf_last_error's); or it was given up. */
 enum put { PUT_DONE, PUT_NO_ROOM, PUT_NEVER, PUT_FAILED, PUT_GIVEN_UP };
-enum put saved_put(struct saved *s, const pf_session *session);
+enum put saved_put(struct saved *s, const pf_session *session, bool is_shared);
 /* Whether a file is being written: another one would have to wait. */
 bool saved_is_busy(struct saved *s);
 

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Conversations of several clients that begin with the same long system text and tools, as coding agents do, on a plain, a windowed and
+recurrent models: a new one evaluates what is its own, from the third on at the latest, also behind a restart and where all come at once,
+and answers what it answers alone.
+
+    check_beginnings.py SERVE RUN SYNTH SHARED"""
+import concurrent.futures
+import json
+import os
+import random
+import tempfile
+import time
+
+import tiny
+from serve import Server, check, finish
+
+CHAT = "/v1/chat/completions"
+PRESETS = [("moe-tiny", 2), ("gpt-oss-tiny", 2), ("qwen3-next-tiny", 3)]         # and which one is the first that evaluates its own alone
+N_TALKS = 5
+SLACK = 64                           # tokens: fewer are not worth loading
+
+
+def talks(n_system=1500):
+    r = random.Random(11)
+
+    def text(n):
+        return "".join(r.choice("abcdefgh ") for _ in range(n))
+    system = text(n_system)
+    return [[{"role": "system", "content": system}, {"role": "user", "content": text(200)}] for _ in range(N_TALKS)]
+
+
+def ask(s, messages):
+    """(tokens that were evaluated, the answer)"""
+    status, _, a = s.ask("POST", CHAT, {"model": "default", "messages": messages, "max_tokens": 12, "temperature": 0})
+    check(status == 200, status, a)
+    return a["usage"]["prompt_tokens"] - a["usage"]["prompt_tokens_details"]["cached_tokens"], a["choices"][0]["message"]
+
+
+def ask_all(s, talks, cache):
+    """Each when what the one before has left is written: nobody waits for that, so less would be kept."""
+    got = []
+    for t in talks:
+        before = os.listdir(cache)
+        got.append(ask(s, t))
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            names = os.listdir(cache)
+            if len(names) > len(before) and all(n.endswith(".pfsession") for n in names):
+                break
+            time.sleep(0.02)
+        else:
+            check(False, "a conversation was not kept", names)
+    return got
+
+
+def check_preset(folder, preset, first, slots):
+    path = tiny.model(folder, preset=preset, name=preset)
+    args = ["-m", path, "-c", "3000", "--slots", str(slots)]
+    cache = os.path.join(folder, "%s.%d" % (preset, slots))
+    kept = args + ["--cache-dir", cache]
+    all_talks = talks()
+    with Server(*args, "--cache-mb", "0") as s:
+        alone = [ask(s, t) for t in all_talks]
+    with Server(*kept) as s:
+        got = ask_all(s, all_talks[:-1], cache)
+    with Server(*kept) as s:
+        got += ask_all(s, all_talks[-1:], cache)
+    own = [n for n, _ in got]
+    print("%s, %d slots: of %d tokens evaluated %s" % (preset, slots, alone[0][0], ", ".join(map(str, own))), flush=True)
+    check(all(n < 230 + SLACK for n in own[first - 1:]), preset, slots, "slots evaluate", own)
+    check([a for _, a in got] == [a for _, a in alone], preset, "answers otherwise:", json.dumps(got), json.dumps(alone))
+
+
+def check_at_once(folder, preset):
+    """One evaluates what all begin with, and the others wait for that."""
+    path = tiny.model(folder, preset=preset, name=preset)
+    args = ["-m", path, "-c", "16000", "--slots", str(N_TALKS)]
+    all_talks = talks(12000)
+    with Server(*args, "--cache-mb", "0") as s:
+        alone = [ask(s, t) for t in all_talks]
+    with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(N_TALKS) as pool:
+        asked = [pool.submit(ask, s, t) for t in all_talks]
+        got = [a.result() for a in asked]
+    own = sorted(n for n, _ in got)
+    print("%s, all at once: evaluated %s" % (preset, ", ".join(map(str, own))), flush=True)
+    check(all(n < 230 + SLACK for n in own[:-1]), preset, "at once evaluate", own)
+    check([a for _, a in got] == [a for _, a in alone], preset, "answers otherwise:", json.dumps(got), json.dumps(alone))
+
+
+def check_beside_answer(folder, preset):
+    """What a slot that is answering has can be kept for another, where it can be cut."""
+    path = tiny.model(folder, preset=preset, name=preset)
+    first, second = talks(4000)[:2]
+    with Server("-m", path, "-c", "16000", "--slots", "2") as s:
+        body = {"model": "default", "messages": first, "max_tokens": 9000, "temperature": 0, "stream": True, "ignore_eos": True}
+        pieces = s.stream(CHAT, body)
+        next(pieces), next(pieces)
+        n, answer = ask(s, second)
+        check(s.metric("requests_running") == 1, "the first answer had ended before")
+        pieces.close()
+    with Server("-m", path, "-c", "16000", "--cache-mb", "0") as s:
+        check(answer == ask(s, second)[1], preset, "answers otherwise beside an answer")
+    print("%s, beside an answer: evaluated %d" % (preset, n), flush=True)
+    check(n < 230 + SLACK, preset, "beside an answer evaluates", n)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    for preset, first in PRESETS:
+        for slots in 1, 3:
+            check_preset(folder, preset, first, slots)
+        check_at_once(folder, preset)
+    check_beside_answer(folder, "moe-tiny")
+finish()
