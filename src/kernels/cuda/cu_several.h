@@ -179,7 +179,8 @@ CU_INLINE void run_quads(struct sent<T> &s, int task, int end, int n_quads, int 
     X(Q2_K, 9, 16, plain<read_Q2_K>) X(Q3_K, 9, 16, plain<read_Q3_K>) X(Q4_1, 9, 16, plain<read_Q4_1>)               \
     X(Q5_1, 9, 16, plain<read_Q5_1>) X(IQ2_XXS, 9, 16, plain<read_IQ2_XXS>) X(IQ2_XS, 9, 16, plain<read_IQ2_XS>)     \
     X(IQ2_S, 9, 16, plain<read_IQ2_S>) X(IQ3_XXS, 9, 16, plain<read_IQ3_XXS>) X(IQ3_S, 9, 16, plain<read_IQ3_S>)     \
-    X(IQ1_S, 9, 16, plain<read_IQ1_S>) X(IQ1_M, 9, 16, plain<read_IQ1_M>) X(IQ4_XS, 9, 16, plain<read_IQ4_XS>)
+    X(IQ1_S, 9, 16, plain<read_IQ1_S>) X(IQ1_M, 9, 16, plain<read_IQ1_M>) X(IQ4_XS, 9, 16, plain<read_IQ4_XS>)   \
+    X(NVFP4, 2, 16, plain<read_NVFP4>)
 
 template <class T>
 struct of_type {
