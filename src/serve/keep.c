@@ -65,12 +65,12 @@ bool keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves)
     return keep_sequence(k, s, false) && ((!leaves && common >= WORTH_TOKENS) || keep_beginning(k, s));
 }
 
-/* What is saved of the prompt, if that is worth more than the `common` tokens of the slot's sequence; else NULL. */
-static struct part *find_better(const struct keeper *k, const struct slot *s, const struct prompt *q, size_t common)
+/* What is saved of the prompt, if that is worth more than what the slot's sequence spares of it; else NULL. */
+static struct part *find_better(const struct keeper *k, const struct slot *s, const struct prompt *q)
 {
-    size_t saved_common;
+    size_t saved_common, spared = slot_spares(s, q->tok, q->n_tok);
     struct part *part = saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !k->cuts, &saved_common);
-    return part && saved_common >= common + WORTH_TOKENS ? part : NULL;
+    return part && saved_common >= spared + WORTH_TOKENS ? part : NULL;
 }
 
 bool keep_would_exchange(const struct keeper *k, const struct slot *s, const struct prompt *q)
@@ -79,7 +79,7 @@ bool keep_would_exchange(const struct keeper *k, const struct slot *s, const str
     if (!k->saved)
         return false;
     bool cuts_off = !k->cuts && common < WORTH_TOKENS && pf_session_pos(s->session) > beginning_of(s);
-    return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q, common);
+    return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q);
 }
 
 size_t keep_common(const struct keeper *k, const struct slot *s, const struct prompt *q, bool whole)
@@ -100,9 +100,9 @@ void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q)
     size_t common = slot_common(s, q->tok, q->n_tok);
     if (!k->saved)
         return;
-    if (!keep_lost(k, s, common, find_better(k, s, q, common) != NULL))
+    if (!keep_lost(k, s, common, find_better(k, s, q) != NULL))
         return;
-    struct part *part = find_better(k, s, q, common);
+    struct part *part = find_better(k, s, q);
     if (part && saved_load(k->saved, part, s->session))
         s->unsaved = false;
 }

@@ -236,7 +236,7 @@ void sched_round(struct sched *sched)
         if (sched_is_ready(sched, i))
             take_ahead(&sched->slots[i]);
     for (int i = 0; i < sched->n_slots; i++)
-        n_running += sched->slots[i].job != NULL;
+        n_running += sched->slots[i].job && !sched->places[i].awaits;
     for (int i = 0; i < sched->n_slots; i++)
         if (sched_is_ready(sched, i) && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);

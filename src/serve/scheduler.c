@@ -54,9 +54,9 @@ static int choose_slot(struct sched *sched, const struct prompt *q)
         struct slot *s = &sched->slots[i];
         if (s->job || !s->session)
             continue;
-        int64_t common = (int64_t)slot_common(s, q->tok, q->n_tok);
-        int64_t worth = common - (pf_session_pos(s->session) - common) / 4;
-        if (common > 0 && worth > most) {
+        int64_t spared = (int64_t)slot_spares(s, q->tok, q->n_tok), common = (int64_t)slot_common(s, q->tok, q->n_tok);
+        int64_t worth = spared - (pf_session_pos(s->session) - common) / 4;
+        if (worth > most) {
             most = worth;
             best = i;
         }
@@ -345,13 +345,6 @@ bool sched_has_parted(const struct slot *s)
     return s->job && !s->answering && !s->fresh && s->n_shared && s->n_done == s->n_shared;
 }
 
-/* Prompt tokens that a slot's sequence spares: where it cannot be cut short, none if it goes on otherwise. */
-static size_t n_spared(const struct sched *sched, const struct slot *s, const struct prompt *p)
-{
-    size_t common = slot_common(s, p->tok, p->n_tok);
-    return sched->keeper.cuts || (size_t)pf_session_pos(s->session) <= common ? common : 0;
-}
-
 /* Whether a slot has not come past n tokens of its prompt, of which it evaluates more. */
 static bool comes_by(const struct slot *s, size_t n)
 {
@@ -378,7 +371,7 @@ static bool await_other(struct sched *sched, struct slot *s)
     if (!sched->keeper.saved || s->left)
         return false;
     struct prompt q = slot_goal(s);
-    size_t has = n_spared(sched, s, &q), kept = keep_common(&sched->keeper, s, &q, !sched->keeper.cuts),
+    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_common(&sched->keeper, s, &q, !sched->keeper.cuts),
            most = (has > kept ? has : kept) + LEAST_SHARED - 1;
     struct slot *best = NULL;
     for (int i = 0; i < sched->n_slots; i++) {
@@ -476,7 +469,7 @@ static bool give_another(struct sched *sched, struct job *j, struct party *clien
     if (i < 0)
         return false;
     struct slot *s = &sched->slots[i];
-    bool copies = leader && p->n_tok >= n_spared(sched, s, p) + WORTH_TOKENS;
+    bool copies = leader && p->n_tok >= slot_spares(s, p->tok, p->n_tok) + WORTH_TOKENS;
     if (copies && sched->moved.slot)
         return false;
     pthread_mutex_lock(&sched->lock);

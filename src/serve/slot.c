@@ -145,6 +145,11 @@ size_t slot_common(const struct slot *s, const int32_t *tok, size_t n)
     return i;
 }
 
+size_t slot_spares(const struct slot *s, const int32_t *tok, size_t n)
+{
+    return (size_t)pf_session_computed_at(s->session, (int64_t)slot_common(s, tok, n));
+}
+
 static void sample_next(struct slot *s);
 
 const int32_t *slot_wants(const struct slot *s, size_t *n)

@@ -42,6 +42,8 @@ struct slot {
 
 /* How many of the tokens the slot's sequence begins with. */
 size_t slot_common(const struct slot *s, const int32_t *tok, size_t n);
+/* How many of them need not be evaluated, since the sequence can go back so far. */
+size_t slot_spares(const struct slot *s, const int32_t *tok, size_t n);
 /* Gives the job's next choice to a slot that is free and has a session. */
 void slot_give(struct slot *s, struct job *j);
 /* Makes the slot's sequence the other one's; if that fails, it is empty or what it was. Pauses where work aside does,

@@ -62,8 +62,12 @@ static void test_walk(pf_model *m)
     for (int i = 0; i < N_WALK; i++) {
         state = state * 1664525u + 1013904223u;
         int pos = (int)pf_session_pos(s), back = (int)(state >> 24) % (pos + 1);
-        if (pos == N || i % 3 == 2)
+        if (pos == N || i % 3 == 2) {
+            int64_t computed = pf_session_computed_at(s, back);
             CHECK(pf_session_rewind(s, back) == PF_OK && pf_session_logits(s) == NULL);
+            CHECK(pf_session_computed(s) == computed, "%d said, %d computed at %d", (int)computed,
+                  (int)pf_session_computed(s), back);
+        }
         pos = (int)pf_session_pos(s);
         int room = N - pos, n = i % 4 == 0 ? 1 : 1 + (int)(state >> 8) % 90;
         if (room > 0)

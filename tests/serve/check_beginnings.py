@@ -91,14 +91,14 @@ def check_beside_answer(folder, preset):
     """What a slot that is answering has can be kept for another, where it can be cut."""
     path = tiny.model(folder, preset=preset, name=preset)
     first, second = talks(4000)[:2]
-    with Server("-m", path, "-c", "16000", "--slots", "2") as s:
-        body = {"model": "default", "messages": first, "max_tokens": 9000, "temperature": 0, "stream": True, "ignore_eos": True}
+    with Server("-m", path, "-c", "64000", "--slots", "2") as s:
+        body = {"model": "default", "messages": first, "max_tokens": 50000, "temperature": 0, "stream": True, "ignore_eos": True}
         pieces = s.stream(CHAT, body)
         next(pieces), next(pieces)
         n, answer = ask(s, second)
         check(s.metric("requests_running") == 1, "the first answer had ended before")
         pieces.close()
-    with Server("-m", path, "-c", "16000", "--cache-mb", "0") as s:
+    with Server("-m", path, "-c", "64000", "--cache-mb", "0") as s:
         check(answer == ask(s, second)[1], preset, "answers otherwise beside an answer")
     print("%s, beside an answer: evaluated %d" % (preset, n), flush=True)
     check(n < 230 + SLACK, preset, "beside an answer evaluates", n)

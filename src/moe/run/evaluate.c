@@ -193,6 +193,11 @@ int64_t pf_session_computed(const pf_session *s)
     return pf_session_is_here(s) ? s->computed : 0;
 }
 
+int64_t pf_session_computed_at(const pf_session *s, int64_t pos)
+{
+    return pf_session_is_here(s) ? pf_state_reach(s, pos) : 0;
+}
+
 int64_t pf_session_n_ctx(const pf_session *s)
 {
     return s->opts.n_ctx;

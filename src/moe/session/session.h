@@ -158,6 +158,7 @@ bool pf_state_can_cut(const struct pf_model *m);
 void pf_state_plan(struct pf_session *s, int64_t pos);
 int  pf_state_cut(const struct pf_session *s, int rows);
 float *pf_state_between(const struct pf_session *s, int il);
+int64_t pf_state_reach(const struct pf_session *s, int64_t pos);     /* what pf_state_rewind makes computed */
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos; takes the step lock if pos > 0 */
 /* Steps up to position `end` may have written rows that are not committed: where they took the place of something that
  * the next step sees, computed becomes less. Not of recurrent models. With the step lock held. */

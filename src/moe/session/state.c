@@ -192,21 +192,41 @@ static void undo(struct pf_session *s)
     pf_lock_give(&s->m->step_lock);
 }
 
+/* The last one at or before pos. NULL: there is none. */
+static const struct pf_checkpoint *checkpoint_before(const struct pf_session *s, int64_t pos)
+{
+    const struct pf_checkpoint *best = NULL;
+    for (const struct pf_checkpoint *c = s->checkpoints; c < s->checkpoints + s->n_checkpoints; c++)
+        if (c->pos > 0 && c->pos <= pos && (!best || c->pos > best->pos))
+            best = c;
+    return best;
+}
+
+/* Whether the last step can be undone, or the state be what it was within it. */
+static bool is_in_last_step(const struct pf_session *s, int64_t pos)
+{
+    return s->m->recurrent && s->next_holds > 0 && pf_ring_holds(s, pos) &&
+           (pos == s->next_holds || (s->inputs_kept && pos > s->next_holds));
+}
+
+int64_t pf_state_reach(const struct pf_session *s, int64_t pos)
+{
+    const struct pf_checkpoint *best = checkpoint_before(s, pos);
+    if (s->computed <= pos)
+        return s->computed;
+    return is_in_last_step(s, pos) || at_hand(s, pos) ? pos : best ? best->pos : 0;
+}
+
 /* Makes computed <= pos, but for the memory of a checkpoint that is to be taken back for it. NULL: none is. */
 static const struct pf_checkpoint *cut(struct pf_session *s, int64_t pos)
 {
-    const struct pf_checkpoint *best = NULL;
-    for (int i = 0; i < s->n_checkpoints; i++) {
-        struct pf_checkpoint *c = &s->checkpoints[i];
-        if (c->pos > pos)
-            c->pos = 0;
-        if (c->pos > 0 && (!best || c->pos > best->pos))
-            best = c;
-    }
+    const struct pf_checkpoint *best = checkpoint_before(s, pos);
+    for (int i = 0; i < s->n_checkpoints; i++)
+        s->checkpoints[i].pos = s->checkpoints[i].pos > pos ? 0 : s->checkpoints[i].pos;
     if (s->computed <= pos)
         return NULL;
-    bool holds = s->m->recurrent && s->next_holds > 0 && pf_ring_holds(s, pos), undoes = holds && pos == s->next_holds;
-    if (holds && s->inputs_kept && pos > s->next_holds) {
+    bool in_last = is_in_last_step(s, pos), undoes = in_last && pos == s->next_holds;
+    if (in_last && !undoes) {
         s->computed = pos;                   /* the state follows when it is wanted */
         return NULL;
     }
