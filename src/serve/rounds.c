@@ -38,6 +38,7 @@ static pf_status take_up(struct sched *sched, struct slot *s)
 {
     size_t shared = s->n_shared ? s->n_shared : sched_shared(sched, s);
     pf_status st = slot_take_prefix(s);
+    s->is_wanted = s->n_shared && s->n_shared < s->n_done && sched->keeper.cuts;     /* it has more at once */
     s->n_shared = st == PF_OK && shared >= s->n_done ? shared : 0;
     return st;
 }

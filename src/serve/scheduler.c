@@ -84,7 +84,7 @@ static void keep_aside(void *ctx)
 {
     struct sched *sched = ctx;
     identify(sched);
-    keep_sequence(&sched->keeper, sched->moved.slot, sched_has_parted(sched->moved.slot));
+    keep_sequence(&sched->keeper, sched->moved.slot, sched->moved.is_shared);
 }
 
 static void exchange_aside(void *ctx)
@@ -110,12 +110,15 @@ static struct place *place_of(const struct sched *sched, const struct slot *s)
     return &sched->places[s - sched->slots];
 }
 
-/* The slot's own sequence is kept, and stays. */
+/* The slot's own sequence is kept, and stays. Whoever wants more of it meanwhile says so again. */
 static void begin_keeping(struct sched *sched, struct slot *s)
 {
     sched->moved.slot = s;
     sched->moved.from = NULL;
     sched->moved.stays = true;
+    sched->moved.is_shared = sched_has_parted(s);
+    s->n_shared = sched->moved.is_shared ? 0 : s->n_shared;
+    s->is_wanted = false;
     place_of(sched, s)->moves = true;
     aside_begin(sched->aside, keep_aside, sched);
 }
@@ -153,11 +156,7 @@ static void end_move(struct sched *sched)
         place_of(sched, sched->moved.from)->moves = false;
     place_of(sched, s)->moves = false;
     sched->moved.slot = NULL;
-    if (sched->moved.stays) {
-        s->n_shared = 0;
-        s->is_wanted = false;
-    }
-    if (sched->moved.stays && s->job)
+    if (sched->moved.stays && s->job && s->fresh)    /* what has begun goes on from what it has */
         move_if_needed(sched, s);
 }
 
@@ -345,6 +344,13 @@ bool sched_has_parted(const struct slot *s)
     return s->job && !s->answering && !s->fresh && s->n_shared && s->n_done == s->n_shared;
 }
 
+/* Whether what the slot has is wanted by others, who wait for it. */
+static bool is_to_be_kept_now(const struct sched *sched, int i)
+{
+    const struct slot *s = &sched->slots[i];
+    return sched_has_parted(s) || (s->job && s->is_wanted && !s->fresh && !sched->places[i].moves);
+}
+
 /* Whether a slot has not come past n tokens of its prompt, of which it evaluates more. */
 static bool comes_by(const struct slot *s, size_t n)
 {
@@ -357,11 +363,16 @@ static size_t could_keep(const struct sched *sched, const struct slot *s, const 
 {
     if (s->left)
         return 0;
-    size_t n = common_of(job_prompt(s->job, s->choice), q), stops = s->n_shared;
+    const struct prompt *own = job_prompt(s->job, s->choice);
+    size_t n = common_of(own, q), stops = s->n_shared;
+    n = n < own->n_tok ? n : own->n_tok - 1;
     if (comes_by(s, n))
-        return stops == 0 || stops == n ? n : stops < n || !sched->keeper.cuts ? 0 : n;
-    size_t has = sched->keeper.cuts && !s->fresh ? slot_common(s, q->tok, q->n_tok) : 0;
-    return 2 * has >= (size_t)pf_session_pos(s->session) ? has : 0;
+        return stops > 0 && stops <= n ? stops : stops < n + LEAST_SHARED || sched->keeper.cuts ? n : 0;
+    if (!sched->keeper.cuts || s->fresh)
+        return 0;
+    size_t has = slot_common(s, q->tok, q->n_tok), pos = (size_t)pf_session_pos(s->session);
+    bool is_cut_there = slot_spares(s, q->tok, q->n_tok) == has && (int64_t)pos <= sched->keeper.most_tok;
+    return is_cut_there && 2 * has >= pos ? has : 0;
 }
 
 /* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has kept
@@ -376,15 +387,16 @@ static bool await_other(struct sched *sched, struct slot *s)
     struct slot *best = NULL;
     for (int i = 0; i < sched->n_slots; i++) {
         struct slot *other = &sched->slots[i];
-        size_t n = other->job && other->job != s->job ? could_keep(sched, other, &q) : 0;
+        bool may = other->job && other->job != s->job && !sched->places[i].awaits;
+        size_t n = may ? could_keep(sched, other, &q) : 0;
         best = n > most ? other : best;
         most = n > most ? n : most;
     }
-    if (!best)
+    if (!best || (int64_t)most > sched->keeper.most_tok)
         return false;
     if (!comes_by(best, most))
         best->is_wanted = true;
-    else if (best->n_shared == 0)
+    else if (best->n_shared == 0 || (best->n_shared > most && !sched->keeper.cuts))
         best->n_shared = most;
     struct place *p = place_of(sched, s);
     p->awaits = best;
@@ -501,12 +513,30 @@ static bool is_to_be_kept(const struct sched *sched, const struct slot *s)
     return sched->keeper.saved && has_led(sched, s) && s->unsaved && !all_its && !sched_any_free(sched);
 }
 
+/* Whether what a slot waits for is to be kept yet, or is being kept, whoever has gone. */
+static bool is_still_awaited(const struct sched *sched, const struct place *p)
+{
+    const struct slot *other = p->awaits;
+    return (sched->moved.slot == other && sched->moved.stays) ||
+           (other->job == p->awaited_job && (other->n_shared || other->is_wanted));
+}
+
+/* A slot whose waiting is over: with what was kept, or, where nothing was, behind another one. */
+static void go_on(struct sched *sched, struct slot *s)
+{
+    struct place *p = place_of(sched, s);
+    p->awaits = NULL;
+    p->since = now_s();
+    if (!await_other(sched, s))
+        move_if_needed(sched, s);
+}
+
 /* What is not kept now, since a file is still being written, is not waited for. */
 static void keep_for_others(struct sched *sched)
 {
     for (int i = 0; i < sched->n_slots && !sched->moved.slot; i++) {
         struct slot *s = &sched->slots[i];
-        bool is_wanted = sched_has_parted(s) || (s->job && s->is_wanted && !s->fresh && !sched->places[i].moves);
+        bool is_wanted = is_to_be_kept_now(sched, i);
         if (is_wanted && saved_is_busy(sched->keeper.saved)) {
             s->n_shared = 0;
             s->is_wanted = false;
@@ -514,15 +544,9 @@ static void keep_for_others(struct sched *sched)
             begin_keeping(sched, s);
         }
     }
-    for (int i = 0; i < sched->n_slots; i++) {
-        struct place *p = &sched->places[i];
-        const struct slot *other = p->awaits;
-        if (!other || !sched->slots[i].job || (other->job == p->awaited_job && (other->n_shared || other->is_wanted)))
-            continue;
-        p->awaits = NULL;
-        p->since = now_s();
-        move_if_needed(sched, &sched->slots[i]);
-    }
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched->places[i].awaits && sched->slots[i].job && !is_still_awaited(sched, &sched->places[i]))
+            go_on(sched, &sched->slots[i]);
 }
 
 /* Slots that nobody waits for make the other choices of the jobs that run, one job's after the other's. */
@@ -557,7 +581,7 @@ static bool is_awaited(const struct sched *sched, const struct slot *s)
 static bool any_awaited(const struct sched *sched)
 {
     for (int i = 0; i < sched->n_slots; i++)
-        if (is_awaited(sched, &sched->slots[i]))
+        if (is_awaited(sched, &sched->slots[i]) || is_to_be_kept_now(sched, i))
             return true;
     return false;
 }

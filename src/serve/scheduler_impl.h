@@ -50,6 +50,7 @@ struct sched {
         struct slot *slot;           /* NULL: nothing is moved now */
         const struct slot *from;     /* whose sequence it gets; NULL: what is kept */
         bool stays;                  /* its sequence is kept, and nothing else happens to it */
+        bool is_shared;              /* that is what others begin with */
     } moved;
     uint64_t          n_slices;      /* of prompts: the clock of served */
     uint64_t          n_used;

@@ -354,9 +354,9 @@ void slot_resume(struct slot *s, struct slot *parked)
     s->unsaved = had.unsaved;
     s->prompt_end = had.prompt_end;
     s->used = had.used;
-    s->answering = false;
+    s->answering = s->is_wanted = false;
     s->fresh = true;
-    s->n_done = 0;
+    s->n_done = s->n_shared = 0;
     pf_session_drafts(s->session, &s->drafted, &s->accepted);
     free(parked);
 }

@@ -30,10 +30,21 @@ def talks(n_system=1500):
 
 
 def ask(s, messages):
-    """(tokens that were evaluated, the answer)"""
-    status, _, a = s.ask("POST", CHAT, {"model": "default", "messages": messages, "max_tokens": 12, "temperature": 0})
+    """(tokens that were evaluated, the answer to the bit)"""
+    status, _, a = s.ask("POST", CHAT, {"model": "default", "messages": messages, "max_tokens": 12, "temperature": 0, "logprobs": True})
     check(status == 200, status, a)
-    return a["usage"]["prompt_tokens"] - a["usage"]["prompt_tokens_details"]["cached_tokens"], a["choices"][0]["message"]
+    return evaluated(a), (a["choices"][0]["message"], a["choices"][0]["logprobs"])
+
+
+def evaluated(a):
+    return a["usage"]["prompt_tokens"] - a["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def complete(s, text):
+    """The same of a prompt without a template."""
+    status, _, a = s.post("/v1/completions", {"prompt": text, "max_tokens": 8, "temperature": 0, "ignore_eos": True, "logprobs": 1})
+    check(status == 200, status, a)
+    return evaluated(a), (a["choices"][0]["text"], a["choices"][0]["logprobs"])
 
 
 def ask_all(s, talks, cache):
@@ -76,9 +87,10 @@ def check_at_once(folder, preset):
     path = tiny.model(folder, preset=preset, name=preset)
     args = ["-m", path, "-c", "16000", "--slots", str(N_TALKS)]
     all_talks = talks(12000)
+    all_talks.append(all_talks[0])
     with Server(*args, "--cache-mb", "0") as s:
         alone = [ask(s, t) for t in all_talks]
-    with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(N_TALKS) as pool:
+    with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(len(all_talks)) as pool:
         asked = [pool.submit(ask, s, t) for t in all_talks]
         got = [a.result() for a in asked]
     own = sorted(n for n, _ in got)
@@ -104,7 +116,39 @@ def check_beside_answer(folder, preset):
     check(n < 230 + SLACK, preset, "beside an answer evaluates", n)
 
 
+def check_kept_meanwhile(folder):
+    """A slot stops in its prompt for another one, and meanwhile something longer of that prompt is kept, of a third one whose client has gone
+    while it answered: the slot goes on from what it has."""
+    path = tiny.model(folder, preset="moe-tiny", name="moe-tiny")
+    r = random.Random(3)
+
+    def text(n):
+        return "".join(r.choice("abcdefgh ") for _ in range(n))
+
+    def answering(s, prompt):
+        pieces = s.stream("/v1/completions", {"prompt": prompt, "max_tokens": 9000, "temperature": 0, "ignore_eos": True, "stream": True})
+        next(pieces), next(pieces)
+        return pieces
+    shared = text(6000)
+    longer, stops, awaits = shared + text(7500), shared + text(300), shared[:4000] + text(300)
+    with Server("-m", path, "-c", "16000", "--slots", "1", "--cache-mb", "0") as s:
+        want = [complete(s, p)[1] for p in (stops, awaits)]
+    with Server("-m", path, "-c", "16000", "--slots", "4") as s, concurrent.futures.ThreadPoolExecutor(4) as pool:
+        others = answering(s, text(100))         # so that prompts go by rounds
+        leaves = answering(s, longer)
+        asked = []
+        for prompt, after in (stops, 0.1), (awaits, 0.02), (text(3000), 0.02):
+            asked.append(pool.submit(complete, s, prompt))
+            time.sleep(after)
+        leaves.close()
+        asked.append(pool.submit(complete, s, text(800)))
+        got = [a.result()[1] for a in asked[:2]]
+        others.close()
+    check(got == want, "what was kept meanwhile changes", json.dumps(got), json.dumps(want))
+
+
 with tempfile.TemporaryDirectory() as folder:
+    check_kept_meanwhile(folder)
     for preset, first in PRESETS:
         for slots in 1, 3:
             check_preset(folder, preset, first, slots)
