@@ -10,7 +10,7 @@ struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_
     int64_t most = saved ? o->n_ctx : 0;
     uint64_t all = 0;
     if (saved && pf_session_read_bytes(m, o, most - 1, &all) == PF_OK)
-        saved_expect(saved, all / (uint64_t)most);
+        saved_expect(saved, m, all / (uint64_t)most);
     while (k.most_tok < most) {
         int64_t n = k.most_tok + (most - k.most_tok + 1) / 2;
         uint64_t bytes = 0;
@@ -41,17 +41,24 @@ bool keep_sequence(struct keeper *k, struct slot *s, bool is_shared)
     return put != PUT_GIVEN_UP;
 }
 
-/* A recurrent state cannot be cut short, and a saved sequence has no checkpoints: what is to be of use to a later
- * prompt must end where that one may still be the same, before what the template put in front of the answer. */
+/* A recurrent state cannot be cut short, nor can windows far, and a saved sequence has no checkpoints: what is to be of
+ * use to a later prompt must end where that one may still be the same, before what the template put in front of the
+ * answer. */
 static int64_t beginning_of(const struct slot *s)
 {
     return s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
 }
 
+/* Whether what is kept of the sequence can be cut there later, as it can now. */
+static bool can_cut(const struct keeper *k, const struct slot *s, int64_t end)
+{
+    return k->cuts && pf_session_computed_at(s->session, end) == end;
+}
+
 bool keep_beginning(struct keeper *k, struct slot *s)
 {
     int64_t end = beginning_of(s);
-    if (k->cuts || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
+    if (can_cut(k, s, end) || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
         pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
         return true;
     s->unsaved = true;
@@ -78,21 +85,28 @@ bool keep_would_exchange(const struct keeper *k, const struct slot *s, const str
     size_t common = slot_common(s, q->tok, q->n_tok), n = (size_t)pf_session_pos(s->session);
     if (!k->saved)
         return false;
-    bool cuts_off = !k->cuts && common < WORTH_TOKENS && pf_session_pos(s->session) > beginning_of(s);
+    bool cuts_off = common < WORTH_TOKENS && pf_session_pos(s->session) > beginning_of(s) &&
+                    !can_cut(k, s, beginning_of(s));
     return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q);
 }
 
-size_t keep_common(const struct keeper *k, const struct slot *s, const struct prompt *q, bool whole)
+size_t keep_spares(const struct keeper *k, const struct slot *s, const struct prompt *q)
 {
     size_t common = 0;
     if (k->saved)
-        (void)saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), whole, &common);
+        (void)saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !k->cuts, &common);
     return common;
+}
+
+size_t keep_common(const struct keeper *k, const struct prompt *q)
+{
+    return k->saved ? saved_common(k->saved, q->tok, q->n_tok) : 0;
 }
 
 bool keep_goes_on(const struct slot *s, const struct prompt *q)
 {
-    return (int64_t)slot_common(s, q->tok, q->n_tok) >= beginning_of(s);
+    int64_t end = beginning_of(s);
+    return end > 0 && (int64_t)slot_common(s, q->tok, q->n_tok) >= end;
 }
 
 void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q)

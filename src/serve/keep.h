@@ -21,14 +21,15 @@ struct keeper keep_open(struct saved *saved, const pf_model *m, const struct pf_
 /* Keeps the slot's sequence; is_shared: other prompts begin so. False, here and below: work aside was given up, and
  * what the slot has is not kept yet. */
 bool keep_sequence(struct keeper *k, struct slot *s, bool is_shared);
-/* Where sequences cannot be cut: keeps as much as a later prompt will begin with, and cuts the session there. */
+/* Where the sequence cannot be cut: keeps as much as a later prompt will begin with, and cuts the session there. */
 bool keep_beginning(struct keeper *k, struct slot *s);
 /* Keeps what a slot loses for a prompt of which its sequence has `common` tokens; leaves: it loses all. */
 bool keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves);
 /* Whether keep_exchange would do anything. */
 bool keep_would_exchange(const struct keeper *k, const struct slot *s, const struct prompt *q);
-/* How much of a prompt a conversation that is kept begins with, and, with `whole`, has nothing else. */
-size_t keep_common(const struct keeper *k, const struct slot *s, const struct prompt *q, bool whole);
+/* How much of a prompt a conversation begins with that is kept, and can be taken up there; and that is kept at all. */
+size_t keep_spares(const struct keeper *k, const struct slot *s, const struct prompt *q);
+size_t keep_common(const struct keeper *k, const struct prompt *q);
 /* Whether the prompt goes on with the slot's conversation, rather than with another that begins like it. */
 bool keep_goes_on(const struct slot *s, const struct prompt *q);
 /* Keeps what a slot loses for a prompt, and takes up a saved conversation that has more of the prompt. */

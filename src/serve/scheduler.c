@@ -316,24 +316,25 @@ static size_t common_of(const struct prompt *p, const struct prompt *q)
     return n;
 }
 
-/* How much of a prompt the slot's sequence begins with, or will once its own prompt is evaluated. */
-static size_t common_with(const struct slot *s, const struct prompt *q)
+/* How much of a prompt that is not its own the slot's sequence begins with, or will once its own is evaluated; 0: it
+ * can be cut there. */
+static size_t common_with(const struct sched *sched, const struct slot *s, const struct prompt *q)
 {
     size_t has = s->session ? slot_common(s, q->tok, q->n_tok) : 0;
+    bool can_cut = sched->keeper.cuts && (!s->session || slot_spares(s, q->tok, q->n_tok) == has);
     struct prompt goal = s->job ? slot_goal(s) : (struct prompt){ 0 };
-    size_t wants = common_of(&goal, q);
-    return has > wants ? has : wants;
+    size_t wants = goal.tok == q->tok ? 0 : common_of(&goal, q);
+    return can_cut ? 0 : has > wants ? has : wants;
 }
 
 size_t sched_shared(struct sched *sched, const struct slot *s)
 {
-    if (sched->keeper.cuts || !sched->keeper.saved || s->left)
-        return 0;
     struct prompt q = slot_goal(s);
-    size_t most = keep_common(&sched->keeper, s, &q, false), kept = keep_common(&sched->keeper, s, &q, true);
+    if (!sched->keeper.saved || s->left || keep_goes_on(s, &q))
+        return 0;
+    size_t most = keep_common(&sched->keeper, &q), kept = keep_spares(&sched->keeper, s, &q);
     for (int i = 0; i < sched->n_slots; i++) {
-        const struct slot *other = &sched->slots[i];
-        size_t n = other != s ? common_with(other, &q) : keep_goes_on(s, &q) ? 0 : slot_common(s, q.tok, q.n_tok);
+        size_t n = common_with(sched, &sched->slots[i], &q);
         most = n > most ? n : most;
     }
     return most >= kept + LEAST_SHARED && most + WORTH_TOKENS <= q.n_tok ? most : 0;
@@ -382,7 +383,7 @@ static bool await_other(struct sched *sched, struct slot *s)
     if (!sched->keeper.saved || s->left)
         return false;
     struct prompt q = slot_goal(s);
-    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_common(&sched->keeper, s, &q, !sched->keeper.cuts),
+    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_spares(&sched->keeper, s, &q),
            most = (has > kept ? has : kept) + LEAST_SHARED - 1;
     struct slot *best = NULL;
     for (int i = 0; i < sched->n_slots; i++) {

@@ -367,6 +367,7 @@ static void test_saved_cut(pf_model *m)
     size_t first = f.n;
     saved = whole;
     CHECK(pf_saved_cut(a, &saved, 131) == PF_EINVAL && pf_saved_cut(a, &saved, -1) == PF_EINVAL);
+    CHECK(!pf_saved_can_cut(m, &whole, 131) && !pf_saved_can_cut(m, &whole, -1));
     CHECK(pf_saved_cut(a, &saved, 130) == PF_OK && memcmp(&saved, &whole, sizeof saved) == 0, "all of it");
     CHECK(pf_session_rewind(a, 100) == PF_OK);
     CHECK(pf_saved_cut(a, &saved, 101) == PF_EINVAL && memcmp(&saved, &whole, sizeof saved) == 0);
@@ -379,6 +380,7 @@ static void test_saved_cut(pf_model *m)
         CHECK(pf_session_load(b, read_file, &f) == PF_OK && pf_session_rewind(b, at[i]) == PF_OK);
         CHECK((st == PF_OK) == (pf_session_computed(b) == at[i]), "cut to %d: %d", at[i], (int)st);
         CHECK(st == PF_OK || memcmp(&saved, &whole, sizeof saved) == 0, "cut to %d", at[i]);
+        CHECK(pf_saved_can_cut(m, &whole, at[i]) == (st == PF_OK), "cut to %d", at[i]);
         if (st < 0)
             continue;
         CHECK(pf_session_save_more(a, &saved, write_file, &f) == PF_OK, "%s", pf_last_error());

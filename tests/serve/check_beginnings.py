@@ -5,10 +5,13 @@ and answers what it answers alone.
 
     check_beginnings.py SERVE RUN SYNTH SHARED"""
 import concurrent.futures
+import http.client
 import json
 import os
 import random
+import socket
 import tempfile
+import threading
 import time
 
 import tiny
@@ -20,13 +23,13 @@ N_TALKS = 5
 SLACK = 64                           # tokens: fewer are not worth loading
 
 
-def talks(n_system=1500):
+def talks(n_system=1500, n_own=200):
     r = random.Random(11)
 
     def text(n):
         return "".join(r.choice("abcdefgh ") for _ in range(n))
     system = text(n_system)
-    return [[{"role": "system", "content": system}, {"role": "user", "content": text(200)}] for _ in range(N_TALKS)]
+    return [[{"role": "system", "content": system}, {"role": "user", "content": text(n_own)}] for _ in range(N_TALKS)]
 
 
 def ask(s, messages):
@@ -82,6 +85,20 @@ def check_preset(folder, preset, first, slots):
     check([a for _, a in got] == [a for _, a in alone], preset, "answers otherwise:", json.dumps(got), json.dumps(alone))
 
 
+def check_long(folder, preset):
+    """What is kept of a windowed model, too, can be cut near its end alone: the second one keeps the beginning for the third."""
+    path = tiny.model(folder, preset=preset, name=preset)
+    args = ["-m", path, "-c", "9000", "--slots", "1"]
+    all_talks = talks(2000, 3000)[:3]
+    with Server(*args, "--cache-mb", "0") as s:
+        alone = [ask(s, t) for t in all_talks]
+    with Server(*args) as s:
+        got = [ask(s, t) for t in all_talks]
+    print("%s, long: evaluated %s" % (preset, ", ".join(str(n) for n, _ in got)), flush=True)
+    check(got[2][0] < 3030 + SLACK, preset, "evaluates", got[2][0])
+    check([a for _, a in got] == [a for _, a in alone], preset, "answers otherwise:", json.dumps(got), json.dumps(alone))
+
+
 def check_at_once(folder, preset):
     """One evaluates what all begin with, and the others wait for that."""
     path = tiny.model(folder, preset=preset, name=preset)
@@ -99,17 +116,30 @@ def check_at_once(folder, preset):
     check([a for _, a in got] == [a for _, a in alone], preset, "answers otherwise:", json.dumps(got), json.dumps(alone))
 
 
+def read_all(r):
+    try:
+        while r.read(4096):
+            pass
+    except (OSError, http.client.HTTPException):
+        pass                         # it was shut down
+
+
 def check_beside_answer(folder, preset):
     """What a slot that is answering has can be kept for another, where it can be cut."""
     path = tiny.model(folder, preset=preset, name=preset)
     first, second = talks(4000)[:2]
     with Server("-m", path, "-c", "64000", "--slots", "2") as s:
-        body = {"model": "default", "messages": first, "max_tokens": 50000, "temperature": 0, "stream": True, "ignore_eos": True}
-        pieces = s.stream(CHAT, body)
-        next(pieces), next(pieces)
+        c = s.connect()
+        c.request("POST", CHAT, json.dumps({"model": "default", "messages": first, "max_tokens": 50000, "temperature": 0, "stream": True,
+                                            "ignore_eos": True}))
+        r = c.getresponse()
+        r.readline()
+        reads = threading.Thread(target=read_all, args=(r,))
+        reads.start()
         n, answer = ask(s, second)
         check(s.metric("requests_running") == 1, "the first answer had ended before")
-        pieces.close()
+        c.sock.shutdown(socket.SHUT_RDWR)
+        reads.join()
     with Server("-m", path, "-c", "64000", "--cache-mb", "0") as s:
         check(answer == ask(s, second)[1], preset, "answers otherwise beside an answer")
     print("%s, beside an answer: evaluated %d" % (preset, n), flush=True)
@@ -152,6 +182,7 @@ with tempfile.TemporaryDirectory() as folder:
     for preset, first in PRESETS:
         for slots in 1, 3:
             check_preset(folder, preset, first, slots)
+        check_long(folder, preset)
         check_at_once(folder, preset)
     check_beside_answer(folder, "moe-tiny")
 finish()

@@ -255,9 +255,15 @@ pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_w
 }
 
 /* A load that goes back to n moves the end of what is computed, and nothing else. */
-static bool can_be_cut(const pf_session *s, const struct pf_saved_sequence *saved, uint64_t n)
+static bool can_be_cut(const struct pf_model *m, const struct pf_saved_sequence *saved, uint64_t n)
 {
-    return !s->m->recurrent && (saved->held_from == 0 || saved->held_from + (uint64_t)s->window <= n);
+    return n == 0 || n == saved->n_tokens ||
+           (!m->recurrent && (saved->held_from == 0 || saved->held_from + (uint64_t)pf_widest_window(m) <= n));
+}
+
+bool pf_saved_can_cut(const pf_model *m, const struct pf_saved *saved, int64_t n)
+{
+    return n >= 0 && (uint64_t)n <= saved->session.n_tokens && can_be_cut(m, &saved->session, (uint64_t)n);
 }
 
 static struct pf_saved_sequence first_of(const pf_session *s, const struct pf_saved_sequence *saved, uint64_t n)
@@ -279,12 +285,12 @@ pf_status pf_saved_cut(const pf_session *s, struct pf_saved *since, int64_t n)
         *since = (struct pf_saved){ 0 };
         return PF_OK;
     }
-    if (end < since->session.n_tokens && !can_be_cut(s, &since->session, end))
+    if (!can_be_cut(s->m, &since->session, end))
         PF_FAIL(PF_EINVAL, "the model's sequences cannot be cut at position %lld", (long long)n);
     const pf_session *own = drafting_session(s);
     since->session = first_of(s, &since->session, end);
     if (end < since->drafts.n_tokens)
-        since->drafts = own && can_be_cut(own, &since->drafts, end) ? first_of(s, &since->drafts, end)
+        since->drafts = own && can_be_cut(own->m, &since->drafts, end) ? first_of(s, &since->drafts, end)
                                                                     : (struct pf_saved_sequence){ 0 };
     return PF_OK;
 }

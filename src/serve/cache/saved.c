@@ -23,6 +23,7 @@ static const double LEAST_WAIT_S = 1, MOST_WAIT_S = 256, WAITS_PER_TRY = 4;
 struct saved {
     char    *folder;
     uint64_t most, key, token_bytes, total, n_used;
+    const pf_model *m;               /* NULL: not known yet */
     uint64_t beside_bytes;           /* that a part took beside those of its tokens, at most: a recurrent state's */
     struct part   *parts[MOST_PARTS + 1];
     int            n;                /* between calls, MOST_PARTS at most */
@@ -175,6 +176,20 @@ static void compare(struct saved *s, const int32_t *tok, size_t n)
     }
 }
 
+static bool can_cut(const struct saved *s, const struct part *p, size_t n)
+{
+    return !s->m || pf_saved_can_cut(s->m, &p->saved, (int64_t)n);
+}
+
+size_t saved_common(struct saved *s, const int32_t *tok, size_t n)
+{
+    size_t most = 0;
+    compare(s, tok, n);
+    for (int i = 0; i < s->n; i++)
+        most = s->parts[i]->common > most ? s->parts[i]->common : most;
+    return most;
+}
+
 /* Of what is loaded for a part, one after the other. */
 static size_t longest(const struct part *p)
 {
@@ -191,9 +206,9 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
     compare(s, tok, n);
     for (int i = 0; i < s->n; i++) {
         struct part *p = s->parts[i];
-        bool is_there = !is_lost(s, p) && !p->is_put_off;
-        bool fits = is_there && longest(p) <= (size_t)n_ctx && (!whole || (p->common == p->n && p->n < n));
-        if (fits && (p->common > *common || (best && p->common == *common && p->n < best->n))) {
+        bool is_there = !is_lost(s, p) && !p->is_put_off && longest(p) <= (size_t)n_ctx;
+        bool fits = (p->common == p->n && p->n < n) || (!whole && can_cut(s, p, p->common < n ? p->common : n - 1));
+        if (is_there && fits && (p->common > *common || (best && p->common == *common && p->n < best->n))) {
             *common = p->common;
             best = p;
         }
@@ -500,8 +515,9 @@ void saved_set_aside(struct saved *s, struct aside *a)
     s->aside = a;
 }
 
-void saved_expect(struct saved *s, uint64_t token_bytes)
+void saved_expect(struct saved *s, const pf_model *m, uint64_t token_bytes)
 {
+    s->m = m;
     s->token_bytes = token_bytes;
 }
 

@@ -38,8 +38,9 @@ struct aside;
 struct saved *saved_open(const char *folder, uint64_t most, uint64_t key);
 /* Where saving and loading pause, and where they leave while a drive is waited for. NULL: nowhere. */
 void saved_set_aside(struct saved *s, struct aside *a);
-/* About how many bytes a token of a conversation takes: room for all of it is made at once. */
-void saved_expect(struct saved *s, uint64_t token_bytes);
+/* Whose sessions these are, which says where parts can be cut; and about how many bytes a token of a conversation
+ * takes: room for all of it is made at once. Before, all can be cut, and nothing is known of bytes. */
+void saved_expect(struct saved *s, const pf_model *m, uint64_t token_bytes);
 uint64_t saved_most(const struct saved *s);
 /* Whether there is room for what is not kept of the session's sequence, without anything else going. */
 bool saved_has_room(struct saved *s, const pf_session *session);
@@ -47,9 +48,11 @@ bool saved_has_room(struct saved *s, const pf_session *session);
 void saved_close(struct saved *s);
 
 /* The part up to which a conversation has the longest common prefix, of those that a context of n_ctx holds, and, with
- * `whole`, of those that the tokens begin with; *common is the prefix's length. What could not be read just now is not
- * among them. NULL: there is none. Valid until a conversation is saved or loaded. */
+ * `whole`, of those that the tokens begin with; *common is the prefix's length. What cannot be cut there, or could not
+ * be read just now, is not among them. NULL: there is none. Valid until a conversation is saved or loaded. */
 struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common);
+/* The longest common prefix with any of them, of use or not. */
+size_t saved_common(struct saved *s, const int32_t *tok, size_t n);
 /* Makes the session what is kept up to the part, or up to the last of those before it that can be loaded. False:
  * nothing can, and it is empty now; or it was given up, and the session is as it was, has one of those before it, or is
  * empty. */
