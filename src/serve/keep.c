@@ -72,12 +72,17 @@ bool keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves)
     return keep_sequence(k, s, false) && ((!leaves && common >= WORTH_TOKENS) || keep_beginning(k, s));
 }
 
+static struct part *find(const struct keeper *k, const struct slot *s, const struct prompt *q, size_t *common)
+{
+    return saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !k->cuts, common);
+}
+
 /* What is saved of the prompt, if that is worth more than what the slot's sequence spares of it; else NULL. */
 static struct part *find_better(const struct keeper *k, const struct slot *s, const struct prompt *q)
 {
-    size_t saved_common, spared = slot_spares(s, q->tok, q->n_tok);
-    struct part *part = saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !k->cuts, &saved_common);
-    return part && saved_common >= spared + WORTH_TOKENS ? part : NULL;
+    size_t saved_common;
+    struct part *part = find(k, s, q, &saved_common);
+    return part && saved_common >= slot_spares(s, q->tok, q->n_tok) + WORTH_TOKENS ? part : NULL;
 }
 
 bool keep_would_exchange(const struct keeper *k, const struct slot *s, const struct prompt *q)
@@ -85,8 +90,8 @@ bool keep_would_exchange(const struct keeper *k, const struct slot *s, const str
     size_t common = slot_common(s, q->tok, q->n_tok), n = (size_t)pf_session_pos(s->session);
     if (!k->saved)
         return false;
-    bool cuts_off = common < WORTH_TOKENS && pf_session_pos(s->session) > beginning_of(s) &&
-                    !can_cut(k, s, beginning_of(s));
+    int64_t end = beginning_of(s);
+    bool cuts_off = common < WORTH_TOKENS && (int64_t)n > end && !can_cut(k, s, end);
     return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q);
 }
 
@@ -94,7 +99,7 @@ size_t keep_spares(const struct keeper *k, const struct slot *s, const struct pr
 {
     size_t common = 0;
     if (k->saved)
-        (void)saved_find(k->saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !k->cuts, &common);
+        (void)find(k, s, q, &common);
     return common;
 }
 

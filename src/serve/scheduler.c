@@ -358,6 +358,16 @@ static bool comes_by(const struct slot *s, size_t n)
     return !s->answering && (s->fresh || s->n_done <= n) && n < job_prompt(s->job, s->choice)->n_tok;
 }
 
+/* Where a slot that comes by n tokens which another prompt begins with stops for it; it may stop for others already. 0:
+ * nowhere that is of use. */
+static size_t could_stop(const struct sched *sched, const struct slot *s, size_t n)
+{
+    size_t stops = s->n_shared;
+    if (stops > 0 && stops <= n)
+        return stops;
+    return sched->keeper.cuts || stops < n + LEAST_SHARED ? n : 0;
+}
+
 /* How many tokens of another job's prompt a slot could keep for it: of its own prompt, when it comes by, or, where
  * sequences can be cut, of what it has, if most of that is of use. */
 static size_t could_keep(const struct sched *sched, const struct slot *s, const struct prompt *q)
@@ -365,10 +375,10 @@ static size_t could_keep(const struct sched *sched, const struct slot *s, const 
     if (s->left)
         return 0;
     const struct prompt *own = job_prompt(s->job, s->choice);
-    size_t n = common_of(own, q), stops = s->n_shared;
+    size_t n = common_of(own, q);
     n = n < own->n_tok ? n : own->n_tok - 1;
     if (comes_by(s, n))
-        return stops > 0 && stops <= n ? stops : stops < n + LEAST_SHARED || sched->keeper.cuts ? n : 0;
+        return could_stop(sched, s, n);
     if (!sched->keeper.cuts || s->fresh)
         return 0;
     size_t has = slot_common(s, q->tok, q->n_tok), pos = (size_t)pf_session_pos(s->session);

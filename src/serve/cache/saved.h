@@ -11,15 +11,14 @@
  * be cut have parts that continue ends alone.
  *
  * A part goes when none continues it: the one that was used longest ago where room is wanted, and what a longer one
- * replaces. Files are written behind (behind.h);
- * what a part replaces is removed afterwards, when something else is saved, and a part that could not be written is
- * forgotten, with nothing replaced. A file whose head names another model is no part; one whose head is damaged is
- * removed when a server starts, and one that turns out to be either when it is loaded with what continues it. One that
- * could not be read may be whole: it stays, is tried again after a second at first and then ever later, and what is
- * saved meanwhile does not continue it; if that is the same tokens, and none continues them, it takes its place.
- * Servers may share a folder: what one writes just then stays, and what one that was killed had begun to write is
- * removed when another one starts. All functions are called by the scheduler's thread, or by work aside (aside.h),
- * between whose slices that thread looks for parts and does nothing else here. */
+ * replaces. Files are written behind (behind.h); what a part replaces is removed afterwards, when something else is
+ * saved, and a part that could not be written is forgotten, with nothing replaced. A file whose head names another
+ * model is no part; one whose head is damaged is removed when a server starts, and one that turns out to be either when
+ * it is loaded with what continues it. One that could not be read may be whole: it stays, is tried again after a second
+ * at first and then ever later, and what is saved meanwhile does not continue it; if that is the same tokens, and none
+ * continues them, it takes its place. Servers may share a folder: what one writes just then stays, and what one that
+ * was killed had begun to write is removed when another one starts. All functions are called by the scheduler's thread,
+ * or by work aside (aside.h), between whose slices that thread looks for parts and does nothing else here. */
 #ifndef PF_SERVE_SAVED_H
 #define PF_SERVE_SAVED_H
 
