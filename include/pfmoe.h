@@ -604,7 +604,7 @@ int            pf_session_n_batch(const pf_session *s);      /* rows of its step
 /* How many positions of the sequence need no evaluation any more: fewer than its length after going back further than a
  * recurrent state or a window can, to a checkpoint, and when a device was lost. The next eval makes up for it. */
 int64_t        pf_session_computed(const pf_session *s);
-/* What that would be after going back to pos, which costs nothing to know. */
+/* What pf_session_computed would return after pf_session_rewind to pos; the session stays as it is. */
 int64_t        pf_session_computed_at(const pf_session *s, int64_t pos);
 const int32_t *pf_session_tokens(const pf_session *s);       /* the sequence; borrowed until the session changes */
 

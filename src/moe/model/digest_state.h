@@ -1,4 +1,4 @@
-/* What of a digest is xxhash's, for digest.c and for the one of digest_add.c and digest_add_isa.c that is built. */
+/* A digester's state as xxhash has it, for what calls xxhash: digest.c, and digest_add.c or digest_add_isa.c. */
 #ifndef PF_DIGEST_STATE_H
 #define PF_DIGEST_STATE_H
 
