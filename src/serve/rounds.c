@@ -11,6 +11,14 @@ size_t sched_lone_rows(const struct sched *s)
     return (by_layers ? STEPS_AT_ONCE : 1) * s->pace.most_rows;
 }
 
+bool sched_is_ready(const struct sched *sched, int i)
+{
+    const struct slot *s = &sched->slots[i];
+    const struct place *p = &sched->places[i];
+    return s->job && !p->moves && !p->awaits && !sched_has_parted(s) &&
+           !(sched->moved.slot && sched_stays_for_choices(sched, s));
+}
+
 /* What is evaluated together. */
 struct round {
     struct pf_batch_part parts[PF_MAX_BATCH_PARTS];

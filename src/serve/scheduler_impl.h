@@ -1,7 +1,7 @@
-/* What the scheduler's files share: scheduler.c (slots, sequences on their way, choices, the thread), waiting.c (the
- * queue, turns and claims), rounds.c (what a step evaluates). The queue, the lone slice and what is ill are guarded by
- * the lock; all else is the thread's own, and that of the work aside in its slices: the keeper, and the slots that are
- * moved. */
+/* What the scheduler's files share: scheduler.c (slots, the thread), waiting.c (the queue, turns and claims), moves.c
+ * (sequences on their way), choices.c (those of one job), beginnings.c (what several prompts begin with), rounds.c
+ * (what a step evaluates). The queue, the lone slice and what is ill are guarded by the lock; all else is the thread's
+ * own, and that of the work aside in its slices: the keeper, and the slots that are moved. */
 #ifndef PF_SERVE_SCHEDULER_IMPL_H
 #define PF_SERVE_SCHEDULER_IMPL_H
 
@@ -77,24 +77,62 @@ struct sched {
 
 /* ---- scheduler.c ------------------------------------------------------------------------------------------------- */
 
-bool sched_any_free(const struct sched *s);
+bool          sched_any_free(const struct sched *s);
+bool          sched_is_queue_empty(struct sched *s);
+struct place *sched_place_of(const struct sched *sched, const struct slot *s);
+
+/* The free slot for a prompt, opened if need be. -1: none is free. */
+int  sched_choose_slot(struct sched *sched, const struct prompt *q);
+/* Gives a free slot to a job's next choice, or to one that was begun (parked, else NULL). */
+void sched_give_slot(struct sched *sched, struct slot *s, struct job *j, struct slot *parked, struct party *client);
+/* Ends what clients who have gone were served. What is moved for one is given up; its job is let go of when that has
+ * ended. */
+void sched_drop_gone(struct sched *sched);
+
+/* ---- moves.c ----------------------------------------------------------------------------------------------------- */
+
+/* The slot's own sequence is kept, and stays. Whoever wants more of it meanwhile says so again. */
+void sched_begin_keeping(struct sched *sched, struct slot *s);
+/* The slot gets another one's sequence, which makes no steps meanwhile, either; from NULL: what is kept of its prompt.
+ */
+void sched_begin_move(struct sched *sched, struct slot *s, const struct slot *from);
+/* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. What
+ * is being kept since nothing was to be done can wait, unless the slot is to lose it now. */
+void sched_move_if_needed(struct sched *sched, struct slot *s);
+/* A slice of what is to be moved, which ends when a drive is waited for, since prompts can go on meanwhile. */
+void sched_move_sequences(struct sched *sched);
+
+/* ---- choices.c --------------------------------------------------------------------------------------------------- */
 
 /* Whether a slot's prompt is the one that its job's next choice goes on from, and long enough to be shared; and the
  * prompt tokens that it evaluates before others take them over: where a sequence cannot be cut short, all but the last,
  * whose logits each choice needs for itself. */
 bool   sched_leads(const struct slot *s);
 size_t sched_n_led(const struct sched *sched, const struct slot *s);
+/* Whether a slot stays where it is for other choices, which are to take over what it has. */
+bool   sched_stays_for_choices(const struct sched *sched, const struct slot *s);
+/* Whether a slot that is another job's now may make choices which go on from what this one has: then that is kept,
+ * since it is of no use to them once an answer has begun. */
+bool   sched_is_kept_for_choices(const struct sched *sched, const struct slot *s);
+/* Slots that nobody waits for make the other choices of the jobs that run, one job's after the other's. */
+void   sched_share_slots(struct sched *sched);
+
+/* ---- beginnings.c ------------------------------------------------------------------------------------------------ */
 
 /* How much of the prompt that a slot was given other conversations begin with, if that is more than is kept so that it
- * can be used; else 0. And whether the prompt is evaluated up to there, and waits until that is kept (n_shared). For
- * sequences that cannot be cut short, of which no other prompt could use the beginning: the second one that begins so
- * keeps it for the next. */
+ * can be used; else 0. For sequences that cannot be cut short, of which no other prompt could use the beginning: the
+ * second one that begins so keeps it for the next. */
 size_t sched_shared(struct sched *sched, const struct slot *s);
+/* Whether the prompt is evaluated up to where others part from it (n_shared), and waits until that is kept. */
 bool   sched_has_parted(const struct slot *s);
-
-/* Whether slot i takes part in the next round. What others are to take over waits for the move that is under way, and
- * for no other. */
-bool sched_is_ready(const struct sched *sched, int i);
+/* Whether what slot i has is to be kept for others. */
+bool   sched_is_kept_for_others(const struct sched *sched, int i);
+/* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has kept
+ * what both begin with, rather than to evaluate it, too. False: there is none. */
+bool   sched_await_other(struct sched *sched, struct slot *s);
+/* Begins to keep what others wait for, and lets go on who need not wait any longer. What is not kept now, since a file
+ * is still being written, is not waited for. */
+void   sched_keep_for_others(struct sched *sched);
 
 /* ---- waiting.c: those of the thread, unless they say so with the lock -------------------------------------------- */
 
@@ -120,6 +158,9 @@ void sched_look_after(struct sched *s);
 
 /* ---- rounds.c ---------------------------------------------------------------------------------------------------- */
 
+/* Whether slot i takes part in the next round. What others are to take over waits for the move that is under way, and
+ * for no other. */
+bool sched_is_ready(const struct sched *sched, int i);
 /* The most rows of a slice of a prompt that is alone: those of a step, or of several where cards divide the layers,
  * which have several steps under way at once if these come in one call. */
 size_t sched_lone_rows(const struct sched *s);

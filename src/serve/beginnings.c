@@ -1,0 +1,148 @@
+/* See scheduler_impl.h: what several prompts begin with is evaluated once, and kept for the others.
+ *
+ *     slot 0   instructions, tools | its own text       evaluates up to where they part, stops until that is kept
+ *     slot 1   instructions, tools | another text       awaits slot 0, then loads what was kept and goes on from there
+ *
+ * No slot awaits one that awaits another itself, so there are no rings. Who waits is let go when the other one has kept
+ * what it was to keep, is another job's, or cannot keep it; and looks for the next one then. */
+#include "serve/scheduler_impl.h"
+
+static size_t common_of(const struct prompt *p, const struct prompt *q)
+{
+    size_t n = 0;
+    while (n < p->n_tok && n < q->n_tok && p->tok[n] == q->tok[n])
+        n++;
+    return n;
+}
+
+/* How much of a prompt that is not its own the slot's sequence begins with, or will once its own is evaluated; 0: it
+ * can be cut there. */
+static size_t common_with(const struct sched *sched, const struct slot *s, const struct prompt *q)
+{
+    size_t has = s->session ? slot_common(s, q->tok, q->n_tok) : 0;
+    bool can_cut = sched->keeper.cuts && (!s->session || slot_spares(s, q->tok, q->n_tok) == has);
+    struct prompt goal = s->job ? slot_goal(s) : (struct prompt){ 0 };
+    size_t wants = goal.tok == q->tok ? 0 : common_of(&goal, q);
+    return can_cut ? 0 : has > wants ? has : wants;
+}
+
+size_t sched_shared(struct sched *sched, const struct slot *s)
+{
+    struct prompt q = slot_goal(s);
+    if (!sched->keeper.saved || s->left || keep_goes_on(s, &q))
+        return 0;
+    size_t most = keep_common(&sched->keeper, &q), kept = keep_spares(&sched->keeper, s, &q);
+    for (int i = 0; i < sched->n_slots; i++) {
+        size_t n = common_with(sched, &sched->slots[i], &q);
+        most = n > most ? n : most;
+    }
+    return most >= kept + LEAST_SHARED && most + WORTH_TOKENS <= q.n_tok ? most : 0;
+}
+
+bool sched_has_parted(const struct slot *s)
+{
+    return s->job && !s->answering && !s->fresh && s->n_shared && s->n_done == s->n_shared;
+}
+
+bool sched_is_kept_for_others(const struct sched *sched, int i)
+{
+    const struct slot *s = &sched->slots[i];
+    return sched_has_parted(s) || (s->job && s->is_wanted && !s->fresh && !sched->places[i].moves);
+}
+
+/* Whether a slot has not come past n tokens of its prompt, of which it evaluates more. */
+static bool comes_by(const struct slot *s, size_t n)
+{
+    return !s->answering && (s->fresh || s->n_done <= n) && n < job_prompt(s->job, s->choice)->n_tok;
+}
+
+/* Where a slot that comes by n tokens which another prompt begins with stops for it; it may stop for others already. 0:
+ * nowhere that is of use. */
+static size_t could_stop(const struct sched *sched, const struct slot *s, size_t n)
+{
+    size_t stops = s->n_shared;
+    if (stops > 0 && stops <= n)
+        return stops;
+    return sched->keeper.cuts || stops < n + LEAST_SHARED ? n : 0;
+}
+
+/* How many tokens of another job's prompt a slot could keep for it: of its own prompt, when it comes by, or, where
+ * sequences can be cut, of what it has, if most of that is of use. */
+static size_t could_keep(const struct sched *sched, const struct slot *s, const struct prompt *q)
+{
+    if (s->left)
+        return 0;
+    const struct prompt *own = job_prompt(s->job, s->choice);
+    size_t n = common_of(own, q);
+    n = n < own->n_tok ? n : own->n_tok - 1;
+    if (comes_by(s, n))
+        return could_stop(sched, s, n);
+    if (!sched->keeper.cuts || s->fresh)
+        return 0;
+    size_t has = slot_common(s, q->tok, q->n_tok), pos = (size_t)pf_session_pos(s->session);
+    bool is_cut_there = slot_spares(s, q->tok, q->n_tok) == has && (int64_t)pos <= sched->keeper.most_tok;
+    return is_cut_there && 2 * has >= pos ? has : 0;
+}
+
+bool sched_await_other(struct sched *sched, struct slot *s)
+{
+    if (!sched->keeper.saved || s->left)
+        return false;
+    struct prompt q = slot_goal(s);
+    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_spares(&sched->keeper, s, &q),
+           most = (has > kept ? has : kept) + LEAST_SHARED - 1;
+    struct slot *best = NULL;
+    for (int i = 0; i < sched->n_slots; i++) {
+        struct slot *other = &sched->slots[i];
+        bool may = other->job && other->job != s->job && !sched->places[i].awaits;
+        size_t n = may ? could_keep(sched, other, &q) : 0;
+        best = n > most ? other : best;
+        most = n > most ? n : most;
+    }
+    if (!best || (int64_t)most > sched->keeper.most_tok)
+        return false;
+    if (!comes_by(best, most))
+        best->is_wanted = true;
+    else if (best->n_shared == 0 || (best->n_shared > most && !sched->keeper.cuts))
+        best->n_shared = most;
+    struct place *p = sched_place_of(sched, s);
+    p->awaits = best;
+    p->awaited_job = best->job;
+    p->since = 0;
+    return true;
+}
+
+/* Whether what a slot waits for is to be kept yet, or is being kept, whoever has gone. */
+static bool is_still_awaited(const struct sched *sched, const struct place *p)
+{
+    const struct slot *other = p->awaits;
+    return (sched->moved.slot == other && sched->moved.stays) ||
+           (other->job == p->awaited_job && (other->n_shared || other->is_wanted));
+}
+
+/* A slot whose waiting is over: with what was kept, or, where nothing was, behind another one. */
+static void go_on(struct sched *sched, struct slot *s)
+{
+    struct place *p = sched_place_of(sched, s);
+    p->awaits = NULL;
+    p->since = now_s();
+    if (!sched_await_other(sched, s))
+        sched_move_if_needed(sched, s);
+}
+
+void sched_keep_for_others(struct sched *sched)
+{
+    for (int i = 0; i < sched->n_slots && !sched->moved.slot; i++) {
+        struct slot *s = &sched->slots[i];
+        bool is_wanted = sched_is_kept_for_others(sched, i);
+        if (is_wanted && saved_is_busy(sched->keeper.saved)) {
+            s->n_shared = 0;
+            s->is_wanted = false;
+        } else if (is_wanted || sched_is_kept_for_choices(sched, s)) {
+            sched_begin_keeping(sched, s);
+        }
+    }
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched->places[i].awaits && sched->slots[i].job && !is_still_awaited(sched, &sched->places[i]))
+            go_on(sched, &sched->slots[i]);
+}
