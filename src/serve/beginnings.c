@@ -44,10 +44,10 @@ bool sched_has_parted(const struct slot *s)
     return s->job && !s->answering && !s->fresh && s->n_shared && s->n_done == s->n_shared;
 }
 
-bool sched_is_kept_for_others(const struct sched *sched, int i)
+bool sched_is_kept_for_others(const struct sched *sched, const struct slot *s)
 {
-    const struct slot *s = &sched->slots[i];
-    return sched_has_parted(s) || (s->job && s->is_wanted && !s->fresh && !sched->places[i].moves);
+    bool has_all = s->job && !s->fresh && s->n_shared && (s->answering || s->n_done >= s->n_shared);
+    return has_all && !sched_place_of(sched, s)->moves;
 }
 
 /* Whether a slot has not come past n tokens of its prompt, of which it evaluates more. */
@@ -61,9 +61,11 @@ static bool comes_by(const struct slot *s, size_t n)
 static size_t could_stop(const struct sched *sched, const struct slot *s, size_t n)
 {
     size_t stops = s->n_shared;
-    if (stops > 0 && stops <= n)
+    if (sched->keeper.cuts || stops == 0)
+        return n;
+    if (stops <= n)
         return stops;
-    return sched->keeper.cuts || stops < n + LEAST_SHARED ? n : 0;
+    return stops < n + LEAST_SHARED ? n : 0;
 }
 
 /* How many tokens of another job's prompt a slot could keep for it: of its own prompt, when it comes by, or, where
@@ -94,20 +96,19 @@ bool sched_await_other(struct sched *sched, struct slot *s)
     struct slot *best = NULL;
     for (int i = 0; i < sched->n_slots; i++) {
         struct slot *other = &sched->slots[i];
-        bool may = other->job && other->job != s->job && !sched->places[i].awaits;
+        bool may = other->job && other->job != s->job && !sched->places[i].awaits.slot;
         size_t n = may ? could_keep(sched, other, &q) : 0;
         best = n > most ? other : best;
         most = n > most ? n : most;
     }
     if (!best || (int64_t)most > sched->keeper.most_tok)
         return false;
-    if (!comes_by(best, most))
-        best->is_wanted = true;
-    else if (best->n_shared == 0 || (best->n_shared > most && !sched->keeper.cuts))
+    bool is_in_it = sched->keeper.cuts && comes_by(best, most);
+    if (best->n_shared == 0 || (best->n_shared > most && !is_in_it))
         best->n_shared = most;
     struct place *p = sched_place_of(sched, s);
-    p->awaits = best;
-    p->awaited_job = best->job;
+    p->awaits.slot = best;
+    p->awaits.job = best->job;
     p->since = 0;
     return true;
 }
@@ -115,16 +116,15 @@ bool sched_await_other(struct sched *sched, struct slot *s)
 /* Whether what a slot waits for is to be kept yet, or is being kept, whoever has gone. */
 static bool is_still_awaited(const struct sched *sched, const struct place *p)
 {
-    const struct slot *other = p->awaits;
-    return (sched->moved.slot == other && sched->moved.stays) ||
-           (other->job == p->awaited_job && (other->n_shared || other->is_wanted));
+    const struct slot *other = p->awaits.slot;
+    return (sched->moved.slot == other && sched->moved.stays) || (other->job == p->awaits.job && other->n_shared);
 }
 
 /* A slot whose waiting is over: with what was kept, or, where nothing was, behind another one. */
 static void go_on(struct sched *sched, struct slot *s)
 {
     struct place *p = sched_place_of(sched, s);
-    p->awaits = NULL;
+    p->awaits.slot = NULL;
     p->since = now_s();
     if (!sched_await_other(sched, s))
         sched_move_if_needed(sched, s);
@@ -134,15 +134,13 @@ void sched_keep_for_others(struct sched *sched)
 {
     for (int i = 0; i < sched->n_slots && !sched->moved.slot; i++) {
         struct slot *s = &sched->slots[i];
-        bool is_wanted = sched_is_kept_for_others(sched, i);
-        if (is_wanted && saved_is_busy(sched->keeper.saved)) {
+        bool is_wanted = sched_is_kept_for_others(sched, s);
+        if (is_wanted && saved_is_busy(sched->keeper.saved))
             s->n_shared = 0;
-            s->is_wanted = false;
-        } else if (is_wanted || sched_is_kept_for_choices(sched, s)) {
+        else if (is_wanted || sched_is_kept_for_choices(sched, s))
             sched_begin_keeping(sched, s);
-        }
     }
     for (int i = 0; i < sched->n_slots; i++)
-        if (sched->places[i].awaits && sched->slots[i].job && !is_still_awaited(sched, &sched->places[i]))
+        if (sched->places[i].awaits.slot && sched->slots[i].job && !is_still_awaited(sched, &sched->places[i]))
             go_on(sched, &sched->slots[i]);
 }

@@ -42,8 +42,7 @@ void sched_begin_keeping(struct sched *sched, struct slot *s)
     sched->moved.from = NULL;
     sched->moved.stays = true;
     sched->moved.is_shared = sched_has_parted(s);
-    s->n_shared = sched->moved.is_shared ? 0 : s->n_shared;
-    s->is_wanted = false;
+    s->n_shared = sched_is_kept_for_others(sched, s) ? 0 : s->n_shared;
     sched_place_of(sched, s)->moves = true;
     aside_begin(sched->aside, keep_aside, sched);
 }
@@ -125,7 +124,7 @@ static const double LOOK_UP_S = 0.025;
 static bool any_stays(const struct sched *sched)
 {
     for (int i = 0; i < sched->n_slots; i++)
-        if (sched_stays_for_choices(sched, &sched->slots[i]) || sched_is_kept_for_others(sched, i))
+        if (sched_stays_for_choices(sched, &sched->slots[i]) || sched_is_kept_for_others(sched, &sched->slots[i]))
             return true;
     return false;
 }

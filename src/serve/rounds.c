@@ -15,7 +15,7 @@ bool sched_is_ready(const struct sched *sched, int i)
 {
     const struct slot *s = &sched->slots[i];
     const struct place *p = &sched->places[i];
-    return s->job && !p->moves && !p->awaits && !sched_has_parted(s) &&
+    return s->job && !p->moves && !p->awaits.slot && !sched_has_parted(s) &&
            !(sched->moved.slot && sched_stays_for_choices(sched, s));
 }
 
@@ -46,8 +46,8 @@ static pf_status take_up(struct sched *sched, struct slot *s)
 {
     size_t shared = s->n_shared ? s->n_shared : sched_shared(sched, s);
     pf_status st = slot_take_prefix(s);
-    s->is_wanted = s->n_shared && s->n_shared < s->n_done && sched->keeper.cuts;     /* it has more at once */
-    s->n_shared = st == PF_OK && shared >= s->n_done ? shared : 0;
+    bool is_of_use = shared >= s->n_done || (s->n_shared && sched->keeper.cuts);      /* what is awaited can be cut */
+    s->n_shared = st == PF_OK && is_of_use ? shared : 0;
     return st;
 }
 
@@ -245,7 +245,7 @@ void sched_round(struct sched *sched)
         if (sched_is_ready(sched, i))
             take_ahead(&sched->slots[i]);
     for (int i = 0; i < sched->n_slots; i++)
-        n_running += sched->slots[i].job && !sched->places[i].awaits;
+        n_running += sched->slots[i].job && !sched->places[i].awaits.slot;
     for (int i = 0; i < sched->n_slots; i++)
         if (sched_is_ready(sched, i) && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);

@@ -34,8 +34,10 @@ struct place {
     double        loses_s;           /* to make again what was there when the choice began; 0: it will be kept */
     uint64_t      served;            /* its prompt's last slice */
     bool          moves;             /* its sequence is, or is to be, exchanged or copied aside: no steps meanwhile */
-    const struct slot *awaits;       /* that is to keep what its prompt begins with, too, for this job; NULL: none */
-    const struct job  *awaited_job;
+    struct {
+        const struct slot *slot;     /* NULL: none */
+        const struct job  *job;      /* that the slot has */
+    } awaits;                        /* that is to keep what this one's prompt begins with, too */
 };
 
 struct sched {
@@ -125,8 +127,8 @@ void   sched_share_slots(struct sched *sched);
 size_t sched_shared(struct sched *sched, const struct slot *s);
 /* Whether the prompt is evaluated up to where others part from it (n_shared), and waits until that is kept. */
 bool   sched_has_parted(const struct slot *s);
-/* Whether what slot i has is to be kept for others. */
-bool   sched_is_kept_for_others(const struct sched *sched, int i);
+/* Whether what a slot has is to be kept for others now. */
+bool   sched_is_kept_for_others(const struct sched *sched, const struct slot *s);
 /* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has kept
  * what both begin with, rather than to evaluate it, too. False: there is none. */
 bool   sched_await_other(struct sched *sched, struct slot *s);

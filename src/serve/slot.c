@@ -131,7 +131,6 @@ static void begin_choice(struct slot *s)
     s->answering = false;
     s->fresh = true;
     s->n_done = s->n_reused = s->n_shared = 0;
-    s->is_wanted = false;
     s->n_answer = 0;
     set_sampler(&s->sampler, &s->job->req, s->choice % (int)s->job->req.n);      /* as if the prompt were alone */
 }
@@ -354,7 +353,7 @@ void slot_resume(struct slot *s, struct slot *parked)
     s->unsaved = had.unsaved;
     s->prompt_end = had.prompt_end;
     s->used = had.used;
-    s->answering = s->is_wanted = false;
+    s->answering = false;
     s->fresh = true;
     s->n_done = s->n_shared = 0;
     pf_session_drafts(s->session, &s->drafted, &s->accepted);

@@ -27,9 +27,8 @@ struct slot {
                                         again; else NULL. One token more than n_left: what comes next */
     size_t      n_left;
     size_t      n_reused;            /* tokens of the prompt that were there when the choice began */
-    size_t      n_shared;            /* where the prompt parts from what others begin with, which is to be kept when so
-                                        much is evaluated; 0: nowhere */
-    bool        is_wanted;           /* the sequence is to be kept soon, since another slot waits for it */
+    size_t      n_shared;            /* what others begin with, too: kept when so much is evaluated, or at once, where
+                                        more is; 0: nothing */
     int64_t     prompt_end;          /* positions of the last prompt */
     int         choice;
     int64_t     n_answer;            /* of this choice */
