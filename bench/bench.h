@@ -17,7 +17,7 @@ enum { MAX_SEQUENCES = 64, MAX_REPS = 100, MAX_TOKENS = 1 << 20 };
 enum output { OUT_TABLE, OUT_MD, OUT_CSV, OUT_JSON, OUT_JSONL };
 
 struct bench {
-    struct settings shared;      /* options that pfmoe-run has, too: experts and reports. First (opt_row.h) */
+    struct settings shared;      /* options that pfmoe-run has, too: --isa, experts and reports. First (opt_row.h) */
     struct text_list models;
     const char *word;            /* one that follows no option: one more model */
     struct whole_list prompts, decodes, sequences, depths;

@@ -66,7 +66,8 @@ static const struct opt rows[] = {
 /* Whether the bench has an option of pfmoe-run's table. */
 static bool takes(const struct opt *o)
 {
-    return (o->group >= GROUP_EXPERTS && o->group <= GROUP_REPORT) || o->group >= GROUP_HELP;
+    return strcmp(o->name, "isa") == 0 || (o->group >= GROUP_EXPERTS && o->group <= GROUP_REPORT) ||
+           o->group >= GROUP_HELP;
 }
 
 static void print_more(void)

@@ -74,18 +74,6 @@ static void log_warnings(void *ctx, enum pf_log_level level, const char *text)
         log_all(ctx, level, text);
 }
 
-static uint32_t isa_mask(int level)
-{
-    static const uint32_t bits[] = { PF_ISA_SCALAR, PF_ISA_AVX2, PF_ISA_AVXVNNI, PF_ISA_AVX512, PF_ISA_VNNI,
-                                     PF_ISA_VBMI, PF_ISA_AMX };
-    if (level == ISA_AMX)
-        return PF_ISA_ALL;
-    uint32_t mask = 0;
-    for (int i = 0; i <= level; i++)
-        mask |= bits[i];
-    return mask;
-}
-
 static bool cancelled(void *ctx)
 {
     (void)ctx;
@@ -127,7 +115,6 @@ void load_model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
     o->n_threads = (int)s->n_threads;
-    o->isa = isa_mask(s->isa);
     gpu_opts(s, o);
     hosts_opts(s, o);
     o->ram_bytes = (uint64_t)s->ram_mb * 1000000;

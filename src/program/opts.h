@@ -91,7 +91,7 @@ bool opts_get(const struct settings *s, const char *name, char *value, size_t ca
 /* Appends a line "name  value  meaning" for everything that opts_set takes. */
 void opts_list(const struct settings *s, struct buf *out);
 
-/* Copy options about experts, adapters, reports and drafts into those of the library (opts_shared.c). */
+/* Copy options about instructions, experts, adapters, reports and drafts into those of the library (opts_shared.c). */
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o);
 void opts_shared_session(const struct settings *s, struct pf_session_opts *o);
 

@@ -24,9 +24,22 @@ void opts_shared_session(const struct settings *s, struct pf_session_opts *o)
     o->draft_max = (int)s->draft_max;
 }
 
+static uint32_t isa_mask(int level)
+{
+    static const uint32_t bits[] = { PF_ISA_SCALAR, PF_ISA_AVX2, PF_ISA_AVXVNNI, PF_ISA_AVX512, PF_ISA_VNNI,
+                                     PF_ISA_VBMI, PF_ISA_AMX };
+    if (level == ISA_AMX)
+        return PF_ISA_ALL;
+    uint32_t mask = 0;
+    for (int i = 0; i <= level; i++)
+        mask |= bits[i];
+    return mask;
+}
+
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
 {
     static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
+    o->isa = isa_mask(s->isa);
     o->nextn = draft_of(s) == PF_DRAFT_AUTO || draft_of(s) == PF_DRAFT_MTP;
     o->draft_path = draft_of(s) == PF_DRAFT_MODEL ? s->draft : NULL;
     o->postfetch = (struct pf_postfetch_opts){
