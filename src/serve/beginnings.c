@@ -113,6 +113,31 @@ bool sched_await_other(struct sched *sched, struct slot *s)
     return true;
 }
 
+/* How much of a prompt need not be evaluated once it has a slot that is free now. */
+static size_t has_of(struct sched *sched, const struct prompt *q)
+{
+    size_t most = keep_spares(&sched->keeper, &sched->slots[0], q);
+    for (int i = 0; i < sched->n_slots; i++) {
+        const struct slot *s = &sched->slots[i];
+        size_t n = !s->job && s->session ? slot_spares(s, q->tok, q->n_tok) : 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* The scheduler's thread is in the slice, and all that is its own is as it was when that began. */
+bool sched_would_await_lone(struct sched *sched, const struct waiting *w)
+{
+    const struct prompt *lone = sched->lone.prompt, *q = w->job->req.prompts;
+    size_t to = sched->lone.to;
+    if (!sched->keeper.saved || !lone || sched->lone.place || w->parked || (int64_t)to > sched->keeper.most_tok)
+        return false;
+    size_t n = common_of(lone, q);
+    n = n < lone->n_tok ? n : lone->n_tok - 1;
+    bool could_keep_it = n >= to || (sched->keeper.cuts && 2 * n >= to);
+    return could_keep_it && n >= has_of(sched, q) + LEAST_SHARED;
+}
+
 /* Whether what a slot waits for is to be kept yet, or is being kept, whoever has gone. */
 static bool is_still_awaited(const struct sched *sched, const struct place *p)
 {

@@ -123,10 +123,12 @@ static void begin_lone(struct sched *s, const struct round *r)
     pthread_mutex_lock(&s->lock);
     s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
     s->lone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
+    s->lone.prompt = r->of[0]->left ? NULL : job_prompt(r->of[0]->job, r->of[0]->choice);
+    s->lone.to = r->of[0]->n_done + r->rows;
     s->lone.end = now_s() + takes;
     s->lone.broken_off = false;
     for (const struct queued *t = s->turns.first; t; t = t->next)
-        sched_break_off(s, t->client);
+        sched_break_off(s, (const struct waiting *)t);
     pthread_mutex_unlock(&s->lock);
 }
 

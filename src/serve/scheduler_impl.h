@@ -70,6 +70,8 @@ struct sched {
     struct {
         pf_session *session;         /* NULL: there is none */
         const struct place *place;   /* NULL: there is a free slot beside it */
+        const struct prompt *prompt; /* NULL: it makes again what was evaluated before */
+        size_t to;                   /* the prompt's tokens up to the end of the slice */
         double end;                  /* of the slice */
         bool   broken_off;
     } lone;                          /* begin_lone */
@@ -132,6 +134,8 @@ bool   sched_is_kept_for_others(const struct sched *sched, const struct slot *s)
 /* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has kept
  * what both begin with, rather than to evaluate it, too. False: there is none. */
 bool   sched_await_other(struct sched *sched, struct slot *s);
+/* With the lock, while a lone slice is made: whether what waits would await the slot whose slice it is. */
+bool   sched_would_await_lone(struct sched *sched, const struct waiting *w);
 /* Begins to keep what others wait for, and lets go on who need not wait any longer. What is not kept now, since a file
  * is still being written, is not waited for. */
 void   sched_keep_for_others(struct sched *sched);
@@ -140,9 +144,9 @@ void   sched_keep_for_others(struct sched *sched);
 
 /* With the lock: when a client may claim the place. NEVER: not before others come or go. */
 double sched_claimed_at(const struct place *p, const struct party *client);
-/* With the lock: breaks off the lone slice for a client that waits, where a slot is free or can be claimed before it is
- * over. */
-void sched_break_off(struct sched *s, const struct party *client);
+/* With the lock: breaks off the lone slice for what waits, where a slot is free or can be claimed before it is over,
+ * unless the slice is what it would wait for then. */
+void sched_break_off(struct sched *s, const struct waiting *w);
 /* With the lock: places of slots that jobs have left are given back; turns begin where sequences are what they were. */
 void sched_settle_places(struct sched *s);
 

@@ -27,13 +27,13 @@ double sched_claimed_at(const struct place *p, const struct party *client)
     return p->since + (TURN_PER_RETURN * returns_s > TURN_S ? TURN_PER_RETURN * returns_s : TURN_S);
 }
 
-void sched_break_off(struct sched *s, const struct party *client)
+void sched_break_off(struct sched *s, const struct waiting *w)
 {
     double now = now_s();
     if (!s->lone.session || s->lone.broken_off)
         return;
-    double from = s->lone.place ? sched_claimed_at(s->lone.place, client) : now;
-    if (s->lone.end - (from > now ? from : now) < s->pace.pause_s)
+    double from = s->lone.place ? sched_claimed_at(s->lone.place, w->turn.client) : now;
+    if (s->lone.end - (from > now ? from : now) < s->pace.pause_s || sched_would_await_lone(s, w))
         return;
     s->lone.broken_off = true;
     pf_session_cancel(s->lone.session);
@@ -105,7 +105,7 @@ void sched_add(struct sched *s, struct job *j)
         last = s->ending ? w : waiting_of(turns_last(&s->turns));
     if (last != w) {
         atomic_fetch_add(&metrics.requests, 1);
-        sched_break_off(s, w->turn.client);
+        sched_break_off(s, w);
         pthread_cond_signal(&s->more);
     }
     if (last)

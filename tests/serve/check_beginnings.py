@@ -110,9 +110,11 @@ def check_at_once(folder, preset):
     with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(len(all_talks)) as pool:
         asked = [pool.submit(ask, s, t) for t in all_talks]
         got = [a.result() for a in asked]
+        broken_off = s.metric("steps_broken_off_total")
     own = sorted(n for n, _ in got)
     print("%s, all at once: evaluated %s" % (preset, ", ".join(map(str, own))), flush=True)
     check(all(n < 230 + SLACK for n in own[:-1]), preset, "at once evaluate", own)
+    check(broken_off == 0, preset, broken_off, "slices were broken off for who waits for them")
     check([a for _, a in got] == [a for _, a in alone], preset, "answers otherwise:", json.dumps(got), json.dumps(alone))
 
 
