@@ -4,7 +4,9 @@
  *     slot 1   instructions, tools | another text       awaits slot 0, then loads what was kept and goes on from there
  *
  * No slot awaits one that awaits another itself, so there are no rings. Who waits is let go when the other one has kept
- * what it was to keep, is another job's, or cannot keep it; and looks for the next one then. */
+ * what it was to keep, is another job's, or cannot keep it; and looks for the next one then.
+ *
+ * What a slot can go back to is not what a kept sequence can be cut to: checkpoints are the session's alone. */
 #include "serve/scheduler_impl.h"
 
 static size_t common_of(const struct prompt *p, const struct prompt *q)
@@ -20,7 +22,7 @@ static size_t common_of(const struct prompt *p, const struct prompt *q)
 static size_t common_with(const struct sched *sched, const struct slot *s, const struct prompt *q)
 {
     size_t has = s->session ? slot_common(s, q->tok, q->n_tok) : 0;
-    bool can_cut = sched->keeper.cuts && (!s->session || slot_spares(s, q->tok, q->n_tok) == has);
+    bool can_cut = sched->keeper.cuts && (!s->session || pf_session_save_can_cut(s->session, (int64_t)has));
     struct prompt goal = s->job ? slot_goal(s) : (struct prompt){ 0 };
     size_t wants = goal.tok == q->tok ? 0 : common_of(&goal, q);
     return can_cut ? 0 : has > wants ? has : wants;
@@ -81,8 +83,8 @@ static size_t could_keep(const struct sched *sched, const struct slot *s, const 
         return could_stop(sched, s, n);
     if (!sched->keeper.cuts || s->fresh)
         return 0;
-    size_t has = slot_common(s, q->tok, q->n_tok), pos = (size_t)pf_session_pos(s->session);
-    bool is_cut_there = slot_spares(s, q->tok, q->n_tok) == has && (int64_t)pos <= sched->keeper.most_tok;
+    size_t has = slot_common(s, q->tok, q->n_tok - 1), pos = (size_t)pf_session_pos(s->session);
+    bool is_cut_there = pf_session_save_can_cut(s->session, (int64_t)has) && (int64_t)pos <= sched->keeper.most_tok;
     return is_cut_there && 2 * has >= pos ? has : 0;
 }
 

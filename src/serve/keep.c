@@ -49,16 +49,11 @@ static int64_t beginning_of(const struct slot *s)
     return s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
 }
 
-/* Whether what is kept of the sequence can be cut there later, as it can now. */
-static bool can_cut(const struct keeper *k, const struct slot *s, int64_t end)
-{
-    return k->cuts && pf_session_computed_at(s->session, end) == end;
-}
-
 bool keep_beginning(struct keeper *k, struct slot *s)
 {
     int64_t end = beginning_of(s);
-    if (can_cut(k, s, end) || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
+    if (pf_session_pos(s->session) <= end || pf_session_save_can_cut(s->session, end) ||
+        pf_session_rewind(s->session, end) < 0 ||
         pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
         return true;
     s->unsaved = true;
@@ -91,7 +86,7 @@ bool keep_would_exchange(const struct keeper *k, const struct slot *s, const str
     if (!k->saved)
         return false;
     int64_t end = beginning_of(s);
-    bool cuts_off = common < WORTH_TOKENS && (int64_t)n > end && !can_cut(k, s, end);
+    bool cuts_off = common < WORTH_TOKENS && (int64_t)n > end && !pf_session_save_can_cut(s->session, end);
     return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q);
 }
 
@@ -122,6 +117,9 @@ void keep_exchange(struct keeper *k, struct slot *s, const struct prompt *q)
     if (!keep_lost(k, s, common, find_better(k, s, q) != NULL))
         return;
     struct part *part = find_better(k, s, q);
-    if (part && saved_load(k->saved, part, s->session))
+    if (!part)
+        return;
+    s->prompt_end = 0;                   /* of what was there */
+    if (saved_load(k->saved, part, s->session))
         s->unsaved = false;
 }

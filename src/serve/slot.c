@@ -187,6 +187,7 @@ pf_status slot_take_prefix(struct slot *s)
     }
     if (st < 0)
         return st;
+    s->prompt_end = (int64_t)common < s->prompt_end ? 0 : s->prompt_end;
     if (!s->left)
         s->n_reused = common;
     if (!s->left && s->choice % s->job->req.n == 0)
@@ -297,6 +298,7 @@ static bool copy_in(void *ctx, void *data, size_t n)
 void slot_copy(struct slot *s, const struct slot *from, struct aside *a)
 {
     struct copy c = { .a = a };
+    s->prompt_end = 0;
     if (pf_session_save(from->session, copy_out, &c) == PF_OK && pf_session_load(s->session, copy_in, &c) == PF_OK)
         s->unsaved = false;
     buf_free(&c.data);

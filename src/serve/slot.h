@@ -29,7 +29,7 @@ struct slot {
     size_t      n_reused;            /* tokens of the prompt that were there when the choice began */
     size_t      n_shared;            /* what others begin with, too: kept when so much is evaluated, or at once, where
                                         more is; 0: nothing */
-    int64_t     prompt_end;          /* positions of the last prompt */
+    int64_t     prompt_end;          /* positions of the sequence's last prompt; 0: not known */
     int         choice;
     int64_t     n_answer;            /* of this choice */
     int32_t     next;                /* sampled, to be evaluated */

@@ -365,6 +365,9 @@ static void test_saved_cut(pf_model *m)
     go_on(a, tokens, want, 130, 0);
     CHECK(pf_session_save_more(a, &whole, write_file, &f) == PF_OK, "%s", pf_last_error());
     size_t first = f.n;
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++)
+        CHECK(pf_session_save_can_cut(a, at[i]) == pf_saved_can_cut(m, &whole, at[i]), "cut to %d", at[i]);
+    CHECK(!pf_session_save_can_cut(a, 131) && !pf_session_save_can_cut(a, -1));
     saved = whole;
     CHECK(pf_saved_cut(a, &saved, 131) == PF_EINVAL && pf_saved_cut(a, &saved, -1) == PF_EINVAL);
     CHECK(!pf_saved_can_cut(m, &whole, 131) && !pf_saved_can_cut(m, &whole, -1));

@@ -43,9 +43,9 @@ def evaluated(a):
     return a["usage"]["prompt_tokens"] - a["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def complete(s, text):
+def complete(s, text, n=8):
     """The same of a prompt without a template."""
-    status, _, a = s.post("/v1/completions", {"prompt": text, "max_tokens": 8, "temperature": 0, "ignore_eos": True, "logprobs": 1})
+    status, _, a = s.post("/v1/completions", {"prompt": text, "max_tokens": n, "temperature": 0, "ignore_eos": True, "logprobs": 1})
     check(status == 200, status, a)
     return evaluated(a), (a["choices"][0]["text"], a["choices"][0]["logprobs"])
 
@@ -150,19 +150,58 @@ def check_beside_answer(folder, preset):
     check(n < 230 + SLACK, preset, "beside an answer evaluates", n)
 
 
+rand = random.Random(3)
+
+
+def text(n):
+    return "".join(rand.choice("abcdefgh ") for _ in range(n))
+
+
+def answering(s, prompt, n=9000):
+    pieces = s.stream("/v1/completions", {"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "stream": True})
+    next(pieces), next(pieces)
+    return pieces
+
+
+def check_same_again(folder):
+    """What is kept of a windowed model cannot be cut where the answering session can, by a checkpoint: nobody waits for it."""
+    path = tiny.model(folder, preset="gpt-oss-tiny", name="gpt-oss-tiny")
+    prompt = text(3000)
+    n_pieces = 0
+
+    def read(pieces):
+        nonlocal n_pieces
+        for _ in pieces:
+            n_pieces += 1
+    with Server("-m", path, "-c", "20000", "--slots", "2") as s:
+        reads = threading.Thread(target=read, args=(answering(s, prompt, 6000),))
+        reads.start()
+        while n_pieces < 600:
+            time.sleep(0.001)
+        complete(s, prompt)
+        n = n_pieces
+        reads.join()
+    check(n < 1000, "the same prompt waits for", n, "pieces of the other's answer")
+
+
+def check_answer_anew(folder, preset):
+    """A conversation that lost its slot behind a long answer comes back with another answer in the place of that one."""
+    path = tiny.model(folder, preset=preset, name=preset)
+    one = text(3000)
+    asked = (one, 1500), (text(3000), 4), (one + text(200), 4)
+    with Server("-m", path, "-c", "9000", "--slots", "1", "--cache-mb", "0") as s:
+        alone = [complete(s, *a) for a in asked]
+    with Server("-m", path, "-c", "9000", "--slots", "1") as s:
+        got = [complete(s, *a) for a in asked]
+    print("%s, an answer anew: evaluated %s" % (preset, ", ".join(str(n) for n, _ in got)), flush=True)
+    check(got[2][0] < 200 + SLACK, preset, "with another answer evaluates", got[2][0])
+    check([a for _, a in got] == [a for _, a in alone], preset, "answers otherwise:", json.dumps(got), json.dumps(alone))
+
+
 def check_kept_meanwhile(folder):
     """A slot stops in its prompt for another one, and meanwhile something longer of that prompt is kept, of a third one whose client has gone
     while it answered: the slot goes on from what it has."""
     path = tiny.model(folder, preset="moe-tiny", name="moe-tiny")
-    r = random.Random(3)
-
-    def text(n):
-        return "".join(r.choice("abcdefgh ") for _ in range(n))
-
-    def answering(s, prompt):
-        pieces = s.stream("/v1/completions", {"prompt": prompt, "max_tokens": 9000, "temperature": 0, "ignore_eos": True, "stream": True})
-        next(pieces), next(pieces)
-        return pieces
     shared = text(6000)
     longer, stops, awaits = shared + text(7500), shared + text(300), shared[:4000] + text(300)
     with Server("-m", path, "-c", "16000", "--slots", "1", "--cache-mb", "0") as s:
@@ -188,5 +227,7 @@ with tempfile.TemporaryDirectory() as folder:
             check_preset(folder, preset, first, slots)
         check_long(folder, preset)
         check_at_once(folder, preset)
+        check_answer_anew(folder, preset)
+    check_same_again(folder)
     check_beside_answer(folder, "moe-tiny")
 finish()

@@ -266,6 +266,12 @@ bool pf_saved_can_cut(const pf_model *m, const struct pf_saved *saved, int64_t n
     return n >= 0 && (uint64_t)n <= saved->session.n_tokens && can_be_cut(m, &saved->session, (uint64_t)n);
 }
 
+bool pf_session_save_can_cut(const pf_session *s, int64_t n)
+{
+    struct pf_saved_sequence now = { .n_tokens = (uint64_t)s->pos, .held_from = (uint64_t)s->held_from };
+    return n >= 0 && n <= s->pos && can_be_cut(s->m, &now, (uint64_t)n);
+}
+
 static struct pf_saved_sequence first_of(const pf_session *s, const struct pf_saved_sequence *saved, uint64_t n)
 {
     struct pf_digest of_tokens = digest_of_tokens(s, (int64_t)n);
