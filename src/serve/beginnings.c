@@ -4,15 +4,16 @@
  *     slot 1   instructions, tools | another text       awaits slot 0, then loads what was kept and goes on from there
  *
  * No slot awaits one that awaits another itself, so there are no rings. Who waits is let go when the other one has kept
- * what it was to keep, is another job's, or cannot keep it; and looks for the next one then.
+ * what it was to keep, is another job's, or cannot keep it; and looks for the next one then, but for no more than that.
  *
  * What a slot can go back to is not what a kept sequence can be cut to: checkpoints are the session's alone. */
 #include "serve/scheduler_impl.h"
 
+/* Less than either: a prompt's last token is evaluated for its logits. */
 static size_t common_of(const struct prompt *p, const struct prompt *q)
 {
     size_t n = 0;
-    while (n < p->n_tok && n < q->n_tok && p->tok[n] == q->tok[n])
+    while (n + 1 < p->n_tok && n + 1 < q->n_tok && p->tok[n] == q->tok[n])
         n++;
     return n;
 }
@@ -76,9 +77,7 @@ static size_t could_keep(const struct sched *sched, const struct slot *s, const 
 {
     if (s->left)
         return 0;
-    const struct prompt *own = job_prompt(s->job, s->choice);
-    size_t n = common_of(own, q);
-    n = n < own->n_tok ? n : own->n_tok - 1;
+    size_t n = common_of(job_prompt(s->job, s->choice), q);
     if (comes_by(s, n))
         return could_stop(sched, s, n);
     if (!sched->keeper.cuts || s->fresh)
@@ -93,8 +92,10 @@ bool sched_await_other(struct sched *sched, struct slot *s)
     if (!sched->keeper.saved || s->left)
         return false;
     struct prompt q = slot_goal(s);
-    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_spares(&sched->keeper, s, &q),
-           most = (has > kept ? has : kept) + LEAST_SHARED - 1;
+    struct place *p = sched_place_of(sched, s);
+    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_spares(&sched->keeper, s, &q), most = p->awaited;
+    most = has > most ? has : most;
+    most = (kept > most ? kept : most) + LEAST_SHARED - 1;
     struct slot *best = NULL;
     for (int i = 0; i < sched->n_slots; i++) {
         struct slot *other = &sched->slots[i];
@@ -108,9 +109,9 @@ bool sched_await_other(struct sched *sched, struct slot *s)
     bool is_in_it = sched->keeper.cuts && comes_by(best, most);
     if (best->n_shared == 0 || (best->n_shared > most && !is_in_it))
         best->n_shared = most;
-    struct place *p = sched_place_of(sched, s);
     p->awaits.slot = best;
     p->awaits.job = best->job;
+    p->awaits.n_tok = most;
     p->since = 0;
     return true;
 }
@@ -135,7 +136,6 @@ bool sched_would_await_lone(struct sched *sched, const struct waiting *w)
     if (!sched->keeper.saved || !lone || sched->lone.place || w->parked || (int64_t)to > sched->keeper.most_tok)
         return false;
     size_t n = common_of(lone, q);
-    n = n < lone->n_tok ? n : lone->n_tok - 1;
     bool could_keep_it = n >= to || (sched->keeper.cuts && 2 * n >= to);
     return could_keep_it && n >= has_of(sched, q) + LEAST_SHARED;
 }
@@ -151,6 +151,7 @@ static bool is_still_awaited(const struct sched *sched, const struct place *p)
 static void go_on(struct sched *sched, struct slot *s)
 {
     struct place *p = sched_place_of(sched, s);
+    p->awaited = p->awaits.slot->job == p->awaits.job ? p->awaits.n_tok : p->awaited;
     p->awaits.slot = NULL;
     p->since = now_s();
     if (!sched_await_other(sched, s))

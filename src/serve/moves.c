@@ -77,7 +77,8 @@ static void end_move(struct sched *sched)
         sched_place_of(sched, sched->moved.from)->moves = false;
     sched_place_of(sched, s)->moves = false;
     sched->moved.slot = NULL;
-    if (sched->moved.stays && s->job && s->fresh)    /* what has begun goes on from what it has */
+    bool is_new = s->job && s->fresh && !sched_place_of(sched, s)->awaits.slot;
+    if (sched->moved.stays && is_new)                /* what has begun goes on from what it has */
         sched_move_if_needed(sched, s);
 }
 

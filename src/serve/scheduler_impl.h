@@ -37,7 +37,10 @@ struct place {
     struct {
         const struct slot *slot;     /* NULL: none */
         const struct job  *job;      /* that the slot has */
-    } awaits;                        /* that is to keep what this one's prompt begins with, too */
+        size_t n_tok;                /* that it is to keep */
+    } awaits;                        /* what keeps the beginning of this one's prompt, too */
+    size_t        awaited;           /* so many tokens were to be kept by a slot that still has its job: no slot is
+                                        awaited for no more, since it may have brought nothing */
 };
 
 struct sched {

@@ -163,6 +163,29 @@ def answering(s, prompt, n=9000):
     return pieces
 
 
+def check_within(folder, preset):
+    """A prompt that is the beginning of another one, which is being evaluated; also where nothing can be kept since the folder is gone."""
+    path = tiny.model(folder, preset=preset, name=preset)
+    args = ["-m", path, "-c", "20000", "--slots", "2"]
+    longer = text(14000)
+    prompts = longer, longer[:9000]
+    with Server(*args, "--cache-mb", "0") as s:
+        want = [complete(s, p)[1] for p in prompts]
+    cache = os.path.join(folder, preset + ".gone")
+    for more in [], ["--cache-dir", cache]:
+        with Server(*args, *more) as s, concurrent.futures.ThreadPoolExecutor(2) as pool:
+            if more:
+                os.rename(cache, cache + ".was")
+                open(cache, "w").close()
+            asked = []
+            for p in prompts:
+                asked.append(pool.submit(complete, s, p))
+                time.sleep(0.1)
+            got = [a.result() for a in asked]
+        print("%s, one within the other: evaluated %s" % (preset, ", ".join(str(n) for n, _ in got)), flush=True)
+        check([a for _, a in got] == want, preset, "answers otherwise:", json.dumps(got), json.dumps(want))
+
+
 def check_same_again(folder):
     """What is kept of a windowed model cannot be cut where the answering session can, by a checkpoint: nobody waits for it."""
     path = tiny.model(folder, preset="gpt-oss-tiny", name="gpt-oss-tiny")
@@ -227,6 +250,7 @@ with tempfile.TemporaryDirectory() as folder:
             check_preset(folder, preset, first, slots)
         check_long(folder, preset)
         check_at_once(folder, preset)
+        check_within(folder, preset)
         check_answer_anew(folder, preset)
     check_same_again(folder)
     check_beside_answer(folder, "moe-tiny")
