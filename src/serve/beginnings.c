@@ -9,6 +9,10 @@
  * What a slot can go back to is not what a kept sequence can be cut to: checkpoints are the session's alone. */
 #include "serve/scheduler_impl.h"
 
+/* Where a sequence cannot be cut short, what is kept ends so many tokens before the others part: texts that differ may
+ * begin with the same word, and what ends behind it is of no use to the next one. */
+enum { BY_CHANCE = 32 };
+
 /* Less than either: a prompt's last token is evaluated for its logits. */
 static size_t common_of(const struct prompt *p, const struct prompt *q)
 {
@@ -29,6 +33,12 @@ static size_t common_with(const struct sched *sched, const struct slot *s, const
     return can_cut ? 0 : has > wants ? has : wants;
 }
 
+/* How much is kept of what two prompts begin with. */
+static size_t kept_of(const struct sched *sched, size_t common)
+{
+    return sched->keeper.cuts ? common : common > BY_CHANCE ? common - BY_CHANCE : 0;
+}
+
 size_t sched_shared(struct sched *sched, const struct slot *s)
 {
     struct prompt q = slot_goal(s);
@@ -39,7 +49,17 @@ size_t sched_shared(struct sched *sched, const struct slot *s)
         size_t n = common_with(sched, &sched->slots[i], &q);
         most = n > most ? n : most;
     }
+    most = kept_of(sched, most);
     return most >= kept + LEAST_SHARED && most + WORTH_TOKENS <= q.n_tok ? most : 0;
+}
+
+size_t sched_keeps_at(const struct sched *sched, const struct slot *s, size_t shared)
+{
+    if (shared == 0 || shared >= s->n_done)
+        return shared;
+    if (sched->keeper.cuts)
+        return s->n_shared;                      /* at once, if another slot waits for it */
+    return shared + BY_CHANCE >= s->n_done ? s->n_done : 0;
 }
 
 bool sched_has_parted(const struct slot *s)
@@ -77,7 +97,7 @@ static size_t could_keep(const struct sched *sched, const struct slot *s, const 
 {
     if (s->left)
         return 0;
-    size_t n = common_of(job_prompt(s->job, s->choice), q);
+    size_t n = kept_of(sched, common_of(job_prompt(s->job, s->choice), q));
     if (comes_by(s, n))
         return could_stop(sched, s, n);
     if (!sched->keeper.cuts || s->fresh)
@@ -135,7 +155,7 @@ bool sched_would_await_lone(struct sched *sched, const struct waiting *w)
     size_t to = sched->lone.to;
     if (!sched->keeper.saved || !lone || sched->lone.place || w->parked || (int64_t)to > sched->keeper.most_tok)
         return false;
-    size_t n = common_of(lone, q);
+    size_t n = kept_of(sched, common_of(lone, q));
     bool could_keep_it = n >= to || (sched->keeper.cuts && 2 * n >= to);
     return could_keep_it && n >= has_of(sched, q) + LEAST_SHARED;
 }

@@ -46,12 +46,11 @@ static pf_status take_up(struct sched *sched, struct slot *s)
 {
     size_t shared = s->n_shared ? s->n_shared : sched_shared(sched, s);
     pf_status st = slot_take_prefix(s);
-    bool is_of_use = shared >= s->n_done || (s->n_shared && sched->keeper.cuts);      /* what is awaited can be cut */
-    s->n_shared = st == PF_OK && is_of_use ? shared : 0;
+    s->n_shared = st == PF_OK ? sched_keeps_at(sched, s, shared) : 0;
     return st;
 }
 
-/* Whether the slot's sequence is to be evaluated further before it can answer. */
+/* Whether the slot's sequence is to be evaluated further before it can answer, and can be now. */
 static bool is_behind(struct sched *sched, struct slot *s)
 {
     if (!s->job || s->answering)
@@ -59,7 +58,7 @@ static bool is_behind(struct sched *sched, struct slot *s)
     pf_status st = s->fresh ? take_up(sched, s) : PF_OK;
     if (st < 0)
         slot_fail(s, st, NULL);
-    return st == PF_OK && !s->answering;
+    return st == PF_OK && !s->answering && !sched_has_parted(s);
 }
 
 static bool is_sooner(const struct place *a, const struct place *b)

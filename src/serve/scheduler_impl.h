@@ -130,6 +130,8 @@ void   sched_share_slots(struct sched *sched);
  * can be used; else 0. For sequences that cannot be cut short, of which no other prompt could use the beginning: the
  * second one that begins so keeps it for the next. */
 size_t sched_shared(struct sched *sched, const struct slot *s);
+/* Where it is to be kept of a slot that has n_done tokens of its prompt, of which so many are shared; 0: nowhere. */
+size_t sched_keeps_at(const struct sched *sched, const struct slot *s, size_t shared);
 /* Whether the prompt is evaluated up to where others part from it (n_shared), and waits until that is kept. */
 bool   sched_has_parted(const struct slot *s);
 /* Whether what a slot has is to be kept for others now. */

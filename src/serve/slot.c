@@ -178,7 +178,7 @@ pf_status slot_take_prefix(struct slot *s)
 {
     size_t n;
     const int32_t *tok = slot_wants(s, &n);
-    size_t common = slot_common(s, tok, n);
+    size_t common = slot_common(s, tok, n), n_had = (size_t)pf_session_pos(s->session);
     common = common == n && !s->left ? n - 1 : common;
     pf_status st = pf_session_rewind(s->session, (int64_t)common);
     if (st == PF_OK && pf_session_computed(s->session) < (int64_t)common) {
@@ -188,6 +188,7 @@ pf_status slot_take_prefix(struct slot *s)
     if (st < 0)
         return st;
     s->prompt_end = (int64_t)common < s->prompt_end ? 0 : s->prompt_end;
+    s->unsaved = s->unsaved || common < n_had;
     if (!s->left)
         s->n_reused = common;
     if (!s->left && s->choice % s->job->req.n == 0)

@@ -20,7 +20,7 @@ struct slot {
     pf_session *session;             /* NULL: not opened yet */
     struct job *job;                 /* NULL: free; the sequence stays, for the next prompt that begins like it */
     bool        answering;           /* the prompt is evaluated */
-    bool        unsaved;             /* the sequence is not among the saved ones */
+    bool        unsaved;             /* the sequence may not be among the saved ones, so long and no longer */
     bool        fresh;               /* nothing of the prompt was evaluated yet */
     size_t      n_done;              /* tokens of slot_wants that the session has */
     int32_t    *left;                /* the sequence that was left when the slot was given to others, until it is there

@@ -29,7 +29,8 @@ def talks(n_system=1500, n_own=200):
     def text(n):
         return "".join(r.choice("abcdefgh ") for _ in range(n))
     system = text(n_system)
-    return [[{"role": "system", "content": system}, {"role": "user", "content": text(n_own)}] for _ in range(N_TALKS)]
+    words = ["the same "] * 2 + ["another "] * (N_TALKS - 2)             # the first two have more in common, by chance
+    return [[{"role": "system", "content": system}, {"role": "user", "content": (w + text(n_own))[:n_own]}] for w in words]
 
 
 def ask(s, messages):
