@@ -213,6 +213,10 @@ static void test_other_endings(const char *in)
             tok[i] = token(i, i < 330 ? 0 : 3);
         CHECK(saved_find(saved, tok, 345, 400, false, &common) && common == 345, "%zu", common);
         CHECK(!saved_find(saved, tok, 345, 399, false, &common), "what is loaded first does not fit");
+        for (int i = 300; i < 345; i++)
+            tok[i] = token(i, 6);
+        struct part *p = saved_find(saved, tok, 345, 400, false, &common);
+        CHECK(p && common == 300 && p->n == 400, "nothing is loaded behind what has all of it: %zu", p ? p->n : 0);
         go_on(s, 200, 200, 0);
         CHECK(saved_put(saved, s, false) == PUT_DONE, "%s", pf_last_error());
         saved = in ? reopen(saved, in, PLENTY) : saved;

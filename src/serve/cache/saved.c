@@ -199,6 +199,15 @@ static size_t longest(const struct part *p)
     return n;
 }
 
+/* How many tokens are loaded for a part. */
+static size_t n_loaded(const struct part *p)
+{
+    size_t n = 0;
+    for (; p; p = p->parent)
+        n += p->n - p->from;
+    return n;
+}
+
 struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common)
 {
     struct part *best = NULL;
@@ -208,7 +217,9 @@ struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n
         struct part *p = s->parts[i];
         bool is_there = !is_lost(s, p) && !p->is_put_off && longest(p) <= (size_t)n_ctx;
         bool fits = (p->common == p->n && p->n < n) || (!whole && can_cut(s, p, p->common < n ? p->common : n - 1));
-        if (is_there && fits && (p->common > *common || (best && p->common == *common && p->n < best->n))) {
+        if (!is_there || !fits)
+            continue;
+        if (p->common > *common || (best && p->common == *common && n_loaded(p) < n_loaded(best))) {
             *common = p->common;
             best = p;
         }

@@ -46,9 +46,10 @@ bool saved_has_room(struct saved *s, const pf_session *session);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
 
-/* The part up to which a conversation has the longest common prefix, of those that a context of n_ctx holds, and, with
- * `whole`, of those that the tokens begin with; *common is the prefix's length. What cannot be cut there, or could not
- * be read just now, is not among them. NULL: there is none. Valid until a conversation is saved or loaded. */
+/* The part up to which a conversation has the longest common prefix, and least is loaded, of those that a context of
+ * n_ctx holds, and, with `whole`, of those that the tokens begin with; *common is the prefix's length. What cannot be
+ * cut there, or could not be read just now, is not among them. NULL: there is none. Valid until a conversation is saved
+ * or loaded. */
 struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common);
 /* The longest common prefix with any of them, of use or not. */
 size_t saved_common(struct saved *s, const int32_t *tok, size_t n);
