@@ -148,16 +148,29 @@ static size_t has_of(struct sched *sched, const struct prompt *q)
     return most;
 }
 
-/* The scheduler's thread is in the slice, and all that is its own is as it was when that began. */
-bool sched_would_await_lone(struct sched *sched, const struct waiting *w)
+/* How much of a prompt a slot could keep once the slice that it is in is over. */
+static size_t will_keep(const struct sched *sched, const struct slot *s, size_t n_slice, const struct prompt *q)
 {
-    const struct prompt *lone = sched->lone.prompt, *q = w->job->req.prompts;
-    size_t to = sched->lone.to;
-    if (!sched->keeper.saved || !lone || sched->lone.place || w->parked || (int64_t)to > sched->keeper.most_tok)
+    size_t to = s->n_done + n_slice;
+    if (s->left || (int64_t)to > sched->keeper.most_tok)
+        return 0;
+    size_t n = kept_of(sched, common_of(job_prompt(s->job, s->choice), q));
+    return n >= to || (sched->keeper.cuts && 2 * n >= to) ? n : 0;
+}
+
+/* The scheduler's thread is in the round, and all that is its own is as it was when that began. */
+bool sched_would_await(struct sched *sched, const struct waiting *w)
+{
+    const struct round *r = sched->alone.round;
+    const struct prompt *q = w->job->req.prompts;
+    size_t most = 0;
+    if (!sched->keeper.saved || sched->alone.place || w->parked)
         return false;
-    size_t n = kept_of(sched, common_of(lone, q));
-    bool could_keep_it = n >= to || (sched->keeper.cuts && 2 * n >= to);
-    return could_keep_it && n >= has_of(sched, q) + LEAST_SHARED;
+    for (size_t i = 0; i < r->n; i++) {
+        size_t n = will_keep(sched, r->of[i], r->parts[i].n, q);
+        most = n > most ? n : most;
+    }
+    return most > 0 && most >= has_of(sched, q) + LEAST_SHARED;
 }
 
 /* Whether what a slot waits for is to be kept yet, or is being kept, whoever has gone. */

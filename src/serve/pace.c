@@ -68,6 +68,12 @@ size_t pace_rows(const struct pace *p)
     return (size_t)between(LEAST_ROWS, rows, (double)p->most_rows);
 }
 
+size_t pace_rows_of_prompts(const struct pace *p)
+{
+    double rows = p->lone_s > 0 && !is_bound(p) ? p->most_pause_s / pace_row_s(p) : 0;
+    return (size_t)between((double)pace_rows(p), rows, (double)p->most_rows);
+}
+
 /* A trial is compared with the round in front of it and the one behind it. True: rounds are others from now on. */
 static bool judge(struct pace *p, double rate)
 {

@@ -19,13 +19,6 @@ bool sched_is_ready(const struct sched *sched, int i)
            !(sched->moved.slot && sched_stays_for_choices(sched, s));
 }
 
-/* What is evaluated together. */
-struct round {
-    struct pf_batch_part parts[PF_MAX_BATCH_PARTS];
-    struct slot         *of[PF_MAX_BATCH_PARTS];
-    size_t n, rows, prompt_rows;
-};
-
 static bool all_done(const struct round *r)
 {
     bool done = true;
@@ -107,25 +100,24 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
     }
 }
 
-/* A prompt that is alone has slices of as many rows as are fastest, which may take longer than others are to wait. So
- * one is broken off when somebody comes who has a slot, a free one or by claim, and the slice does not end by itself
- * soon. Its steps that were through are kept; what was under way is lost, which may be all of it. Slices after that are
- * short at first and double, so that a prompt gets on however often it is disturbed: what is lost is never more than
- * what was done since the last time. The end is far away as long as nobody knows how long such slices take, and a
- * slice takes no less than the last one that had no more rows. One that is no longer than a pause is not broken off for
- * a claim. */
-static void begin_lone(struct sched *s, const struct round *r)
+/* A prompt that is alone has slices of as many rows as are fastest, and several, while nobody is answered, rounds of
+ * more than beside answers: which may take longer than others are to wait. So such a round is broken off when somebody
+ * comes who has a slot, a free one or by claim, and the round does not end by itself soon. Of a prompt that is alone
+ * the steps that were through are kept; what was under way is lost, which may be all of it. Rounds after that are short
+ * at first and double, so that prompts get on however often they are disturbed: what is lost is never more than what
+ * was done since the last time. The end is far away as long as nobody knows how long such rounds take, and one takes no
+ * less than the last of its kind that had no more rows. One that is no longer than a pause is not broken off for a
+ * claim, nor are several prompts, of which one may be claimed when the round is over. */
+static void begin_alone(struct sched *s, const struct round *r)
 {
-    bool is_short = r->rows <= pace_rows(&s->pace), is_free = sched_any_free(s);
+    bool is_short = r->rows <= pace_rows(&s->pace), is_free = sched_any_free(s), is_lone = r->n == 1;
     double takes = s->pace.lone_s > 0 ? pace_row_s(&s->pace) * (double)r->rows : NEVER / 2;
-    takes = s->lone_s > takes && r->rows >= s->n_lone ? s->lone_s : takes;
+    takes = s->took[!is_lone].s > takes && r->rows >= s->took[!is_lone].rows ? s->took[!is_lone].s : takes;
     pthread_mutex_lock(&s->lock);
-    s->lone.session = is_short && !is_free ? NULL : r->parts[0].session;
-    s->lone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
-    s->lone.prompt = r->of[0]->left ? NULL : job_prompt(r->of[0]->job, r->of[0]->choice);
-    s->lone.to = r->of[0]->n_done + r->rows;
-    s->lone.end = now_s() + takes;
-    s->lone.broken_off = false;
+    s->alone.round = (is_lone ? is_free || !is_short : is_free && !is_short) ? r : NULL;
+    s->alone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
+    s->alone.end = now_s() + takes;
+    s->alone.broken_off = false;
     for (const struct queued *t = s->turns.first; t; t = t->next)
         sched_break_off(s, (const struct waiting *)t);
     pthread_mutex_unlock(&s->lock);
@@ -143,20 +135,23 @@ static bool is_claimed(struct sched *s)
     return is;
 }
 
-static void end_lone(struct sched *s, const struct round *r, double seconds)
+static void end_alone(struct sched *s, const struct round *r, double seconds)
 {
     pthread_mutex_lock(&s->lock);
-    s->lone.session = NULL;
+    s->alone.round = NULL;
     pthread_mutex_unlock(&s->lock);
-    if (s->lone.broken_off) {
+    if (s->alone.broken_off) {
         atomic_fetch_add(&metrics.broken_off, 1);
         s->lone_rows = pace_rows(&s->pace);
-    } else if (r->parts[0].status == PF_OK) {
-        s->lone_s = seconds;
-        s->n_lone = r->rows;
-        pace_took_lone(&s->pace, r->rows, seconds);
-        s->lone_rows = 2 * s->lone_rows < sched_lone_rows(s) ? 2 * s->lone_rows : sched_lone_rows(s);
+        return;
     }
+    if (!all_done(r))
+        return;
+    s->lone_rows = 2 * s->lone_rows < sched_lone_rows(s) ? 2 * s->lone_rows : sched_lone_rows(s);
+    s->took[r->n > 1].s = seconds;
+    s->took[r->n > 1].rows = r->rows;
+    if (r->n == 1)
+        pace_took_lone(&s->pace, r->rows, seconds);
 }
 
 /* Reading weights or another process may fail for good: steps say whether they can still be made. */
@@ -190,16 +185,17 @@ static void sync_lone(struct round *r)
 /* Returns how long it took. */
 static double run(struct sched *sched, struct round *r, bool lone)
 {
-    if (lone)
-        begin_lone(sched, r);
+    bool alone = lone || r->prompt_rows == r->rows;
+    if (alone)
+        begin_alone(sched, r);
     double begin = now_s();
     if (lone)
         sync_lone(r);
     else
         pf_batch_eval(r->parts, r->n);           /* a part's failure is its own */
     double seconds = now_s() - begin;
-    if (lone)
-        end_lone(sched, r, seconds);
+    if (alone)
+        end_alone(sched, r, seconds);
     return seconds;
 }
 
@@ -208,7 +204,7 @@ static void evaluate(struct sched *sched, struct round *r)
     bool lone = r->n == 1 && !r->of[0]->answering;
     double seconds = run(sched, r, lone);
     take_health(sched, r);
-    if (r->n > 1 && all_done(r))
+    if (r->n > 1 && r->prompt_rows <= pace_rows(&sched->pace) && all_done(r))
         pace_took(&sched->pace, r->rows, r->prompt_rows, seconds);
     for (size_t i = 0; i < r->n; i++) {
         if (r->parts[i].status == PF_ECANCEL && !lone)       /* meant a slice that was over: it is as it was before */
@@ -238,6 +234,14 @@ static void take_ahead(struct slot *s)
     }
 }
 
+/* How many rows of prompts go with the answers' rows of a round, which others wait for. */
+static size_t bounded_rows(const struct sched *sched, const struct round *r, int n_running)
+{
+    size_t few = pace_rows(&sched->pace), many = pace_rows_of_prompts(&sched->pace);
+    many = many < sched->lone_rows ? many : sched->lone_rows;
+    return r->n == 0 && n_running > 1 && many > few ? many : few;
+}
+
 void sched_round(struct sched *sched)
 {
     struct round r = { .n = 0 };
@@ -251,7 +255,7 @@ void sched_round(struct sched *sched)
         if (sched_is_ready(sched, i) && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
     bool is_bounded = n_running > 1 || is_claimed(sched);
-    add_prompts(sched, &r, is_bounded ? pace_rows(&sched->pace) : sched->lone_rows);
+    add_prompts(sched, &r, is_bounded ? bounded_rows(sched, &r, n_running) : sched->lone_rows);
     pthread_mutex_lock(&sched->lock);
     sched_settle_places(sched);      /* what is back from memory does not count this step as its return */
     pthread_mutex_unlock(&sched->lock);

@@ -1,6 +1,6 @@
 /* What the scheduler's files share: scheduler.c (slots, the thread), waiting.c (the queue, turns and claims), moves.c
  * (sequences on their way), choices.c (those of one job), beginnings.c (what several prompts begin with), rounds.c
- * (what a step evaluates). The queue, the lone slice and what is ill are guarded by the lock; all else is the thread's
+ * (what a step evaluates). The queue, `alone` and what is ill are guarded by the lock; all else is the thread's
  * own, and that of the work aside in its slices: the keeper, and the slots that are moved. */
 #ifndef PF_SERVE_SCHEDULER_IMPL_H
 #define PF_SERVE_SCHEDULER_IMPL_H
@@ -43,6 +43,13 @@ struct place {
                                         awaited for no more, since it may have brought nothing */
 };
 
+/* What is evaluated together. */
+struct round {
+    struct pf_batch_part parts[PF_MAX_BATCH_PARTS];
+    struct slot         *of[PF_MAX_BATCH_PARTS];
+    size_t n, rows, prompt_rows;
+};
+
 struct sched {
     struct sched_opts o;
     struct slot      *slots;
@@ -61,9 +68,11 @@ struct sched {
     uint64_t          n_used;
     double            step_s;        /* of the last round, while others wait for it; else 0 */
     struct pace       pace;
-    double            lone_s;        /* that the last slice of a prompt that was alone took, of n_lone rows */
-    size_t            n_lone;
-    size_t            lone_rows;     /* that such a slice may have */
+    struct {
+        double s;
+        size_t rows;
+    } took[2];                       /* the last slice of a prompt that was alone, the last round of several alone */
+    size_t            lone_rows;     /* that such a slice may have, at first few after one was broken off */
     pthread_t         thread;
     pthread_mutex_t   lock;
     pthread_cond_t    more;
@@ -71,13 +80,11 @@ struct sched {
     double            busy;          /* when there was work last */
     double            asked;         /* when who waits was asked last whether its client has gone */
     struct {
-        pf_session *session;         /* NULL: there is none */
-        const struct place *place;   /* NULL: there is a free slot beside it */
-        const struct prompt *prompt; /* NULL: it makes again what was evaluated before */
-        size_t to;                   /* the prompt's tokens up to the end of the slice */
-        double end;                  /* of the slice */
+        const struct round *round;   /* NULL: there is none */
+        const struct place *place;   /* of the one that is in it; NULL: there is a free slot beside it */
+        double end;
         bool   broken_off;
-    } lone;                          /* begin_lone */
+    } alone;                         /* the round that is under way, of prompts alone, which may take long (rounds.c) */
     bool              ending;
     struct buf        ill;           /* sched_ill's sentence; the thread's own to change, with the lock */
 };
@@ -139,8 +146,8 @@ bool   sched_is_kept_for_others(const struct sched *sched, const struct slot *s)
 /* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has kept
  * what both begin with, rather than to evaluate it, too. False: there is none. */
 bool   sched_await_other(struct sched *sched, struct slot *s);
-/* With the lock, while a lone slice is made: whether what waits would await the slot whose slice it is. */
-bool   sched_would_await_lone(struct sched *sched, const struct waiting *w);
+/* With the lock, while a round of prompts alone is made: whether what waits would await one of its slots. */
+bool   sched_would_await(struct sched *sched, const struct waiting *w);
 /* Begins to keep what others wait for, and lets go on who need not wait any longer. What is not kept now, since a file
  * is still being written, is not waited for. */
 void   sched_keep_for_others(struct sched *sched);
@@ -149,8 +156,8 @@ void   sched_keep_for_others(struct sched *sched);
 
 /* With the lock: when a client may claim the place. NEVER: not before others come or go. */
 double sched_claimed_at(const struct place *p, const struct party *client);
-/* With the lock: breaks off the lone slice for what waits, where a slot is free or can be claimed before it is over,
- * unless the slice is what it would wait for then. */
+/* With the lock: breaks off a round of prompts alone for what waits, where a slot is free or can be claimed before it
+ * is over, unless the round is what it would wait for then. */
 void sched_break_off(struct sched *s, const struct waiting *w);
 /* With the lock: places of slots that jobs have left are given back; turns begin where sequences are what they were. */
 void sched_settle_places(struct sched *s);

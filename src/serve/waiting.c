@@ -30,13 +30,15 @@ double sched_claimed_at(const struct place *p, const struct party *client)
 void sched_break_off(struct sched *s, const struct waiting *w)
 {
     double now = now_s();
-    if (!s->lone.session || s->lone.broken_off)
+    const struct round *r = s->alone.round;
+    if (!r || s->alone.broken_off)
         return;
-    double from = s->lone.place ? sched_claimed_at(s->lone.place, w->turn.client) : now;
-    if (s->lone.end - (from > now ? from : now) < s->pace.pause_s || sched_would_await_lone(s, w))
+    double from = s->alone.place ? sched_claimed_at(s->alone.place, w->turn.client) : now;
+    if (s->alone.end - (from > now ? from : now) < s->pace.pause_s || sched_would_await(s, w))
         return;
-    s->lone.broken_off = true;
-    pf_session_cancel(s->lone.session);
+    s->alone.broken_off = true;
+    for (size_t i = 0; i < r->n; i++)
+        pf_session_cancel(r->parts[i].session);
 }
 
 bool sched_is_gone(const struct job *j)

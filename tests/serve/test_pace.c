@@ -141,8 +141,21 @@ static void check_given(const struct machine *m)
     p.most_pause_s = p.pause_s;
     slice_alone(m, &p, 0);
     run(m, &p, 2048, 60, 20, &longest);
+    CHECK(pace_rows_of_prompts(&p) == pace_rows(&p), "%s", m->what);
     CHECK(pace_rows(&p) == 16 || longest < (m->is_disturbed ? 1.4 : 1.2) * p.pause_s, "%s: %zu rows take %.3f s",
           m->what, pace_rows(&p), longest);
+}
+
+/* Where nobody is answered, as many rows as a prompt alone has in the time that a pause may take at most. */
+static void check_prompts_alone(const struct machine *m)
+{
+    struct pace p = pace_of(m);
+    CHECK(pace_rows_of_prompts(&p) == pace_rows(&p), "%s: before a prompt was alone", m->what);
+    slice_alone(m, &p, 0);
+    size_t few = pace_rows(&p), many = pace_rows_of_prompts(&p);
+    double takes = (double)many * step(m, m->most_rows, 0) / (double)m->most_rows;
+    CHECK(many == few || (many > few && takes <= p.most_pause_s), "%s: %zu rows, %zu beside", m->what, many, few);
+    CHECK(many == m->most_rows || takes > 0.9 * p.most_pause_s || many < 2 * few, "%s: %zu rows", m->what, many);
 }
 
 /* A prompt of 30,000 and short requests of 16 tokens and 2 steps more, each 0.1 s after the last one's end. While none
@@ -288,6 +301,7 @@ int main(void)
     for (int i = 0; i < N_MACHINES; i++) {
         check_machine(&machines[i]);
         check_given(&machines[i]);
+        check_prompts_alone(&machines[i]);
         for (int k = 0; k < N_LIMITS; k++)
             if (strcmp(limits[k].what, machines[i].what) == 0) {
                 check_few(&machines[i]);
