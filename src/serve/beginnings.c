@@ -3,8 +3,9 @@
  *     slot 0   instructions, tools | its own text       evaluates up to where they part, stops until that is kept
  *     slot 1   instructions, tools | another text       awaits slot 0, then loads what was kept and goes on from there
  *
- * No slot awaits one that awaits another itself, so there are no rings. Who waits is let go when the other one has kept
- * what it was to keep, is another job's, or cannot keep it; and looks for the next one then, but for no more than that.
+ * A slot stops, one after the other, at all places up to which others await it, but for those that are near one before.
+ * Who waits is let go when that is kept, cannot be kept, or the slot is another job's; and looks for the next one then.
+ * No slot awaits one that awaits another itself, so there are no rings.
  *
  * What a slot can go back to is not what a kept sequence can be cut to: checkpoints are the session's alone. */
 #include "serve/scheduler_impl.h"
@@ -12,6 +13,9 @@
 /* Where a sequence cannot be cut short, what is kept ends so many tokens before the others part: texts that differ may
  * begin with the same word, and what ends behind it is of no use to the next one. */
 enum { BY_CHANCE = 32 };
+
+/* How often a prompt may wait for what is not kept then, or not so that it is of use. */
+enum { MOST_IN_VAIN = 2 };
 
 /* Less than either: a prompt's last token is evaluated for its logits. */
 static size_t common_of(const struct prompt *p, const struct prompt *q)
@@ -79,18 +83,6 @@ static bool comes_by(const struct slot *s, size_t n)
     return !s->answering && (s->fresh || s->n_done <= n) && n < job_prompt(s->job, s->choice)->n_tok;
 }
 
-/* Where a slot that comes by n tokens which another prompt begins with stops for it; it may stop for others already. 0:
- * nowhere that is of use. */
-static size_t could_stop(const struct sched *sched, const struct slot *s, size_t n)
-{
-    size_t stops = s->n_shared;
-    if (sched->keeper.cuts || stops == 0)
-        return n;
-    if (stops <= n)
-        return stops;
-    return stops < n + LEAST_SHARED ? n : 0;
-}
-
 /* How many tokens of another job's prompt a slot could keep for it: of its own prompt, when it comes by, or, where
  * sequences can be cut, of what it has, if most of that is of use. */
 static size_t could_keep(const struct sched *sched, const struct slot *s, const struct prompt *q)
@@ -99,7 +91,7 @@ static size_t could_keep(const struct sched *sched, const struct slot *s, const 
         return 0;
     size_t n = kept_of(sched, common_of(job_prompt(s->job, s->choice), q));
     if (comes_by(s, n))
-        return could_stop(sched, s, n);
+        return n;
     if (!sched->keeper.cuts || s->fresh)
         return 0;
     size_t has = slot_common(s, q->tok, q->n_tok - 1), pos = (size_t)pf_session_pos(s->session);
@@ -107,33 +99,50 @@ static size_t could_keep(const struct sched *sched, const struct slot *s, const 
     return is_cut_there && 2 * has >= pos ? has : 0;
 }
 
-bool sched_await_other(struct sched *sched, struct slot *s)
+/* The slot that could keep most of a prompt, more than *n tokens, which become what it could; NULL: none. */
+static struct slot *find_other(struct sched *sched, const struct place *p, const struct job *j, const struct prompt *q,
+                               size_t *n)
 {
-    if (!sched->keeper.saved || s->left)
-        return false;
-    struct prompt q = slot_goal(s);
-    struct place *p = sched_place_of(sched, s);
-    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_spares(&sched->keeper, s, &q), most = p->awaited;
-    most = has > most ? has : most;
-    most = (kept > most ? kept : most) + LEAST_SHARED - 1;
     struct slot *best = NULL;
     for (int i = 0; i < sched->n_slots; i++) {
-        struct slot *other = &sched->slots[i];
-        bool may = other->job && other->job != s->job && !sched->places[i].awaits.slot;
-        size_t n = may ? could_keep(sched, other, &q) : 0;
-        best = n > most ? other : best;
-        most = n > most ? n : most;
+        struct slot *s = &sched->slots[i];
+        bool may = s->job && s->job != j && s->job != p->in_vain.job && !sched->places[i].awaits.slot;
+        size_t could = may ? could_keep(sched, s, q) : 0;
+        best = could > *n ? s : best;
+        *n = could > *n ? could : *n;
     }
-    if (!best || (int64_t)most > sched->keeper.most_tok)
+    return best;
+}
+
+bool sched_await_other(struct sched *sched, struct slot *s)
+{
+    struct place *p = sched_place_of(sched, s);
+    if (!sched->keeper.saved || s->left || p->in_vain.n >= MOST_IN_VAIN)
         return false;
-    bool is_in_it = sched->keeper.cuts && comes_by(best, most);
-    if (best->n_shared == 0 || (best->n_shared > most && !is_in_it))
-        best->n_shared = most;
-    p->awaits.slot = best;
-    p->awaits.job = best->job;
+    struct prompt q = slot_goal(s);
+    size_t has = slot_spares(s, q.tok, q.n_tok), kept = keep_spares(&sched->keeper, s, &q),
+           most = (has > kept ? has : kept) + LEAST_SHARED - 1;
+    struct slot *other = find_other(sched, p, s->job, &q, &most);
+    if (!other || (int64_t)most > sched->keeper.most_tok)
+        return false;
+    other->n_shared = other->n_shared && other->n_shared < most ? other->n_shared : most;
+    p->awaits.slot = other;
+    p->awaits.job = other->job;
     p->awaits.n_tok = most;
     p->since = 0;
     return true;
+}
+
+size_t sched_next_shared(const struct sched *sched, const struct slot *s)
+{
+    size_t next = 0;
+    for (int i = 0; i < sched->n_slots; i++) {
+        const struct place *p = &sched->places[i];
+        bool is_next = p->awaits.slot == s && p->awaits.job == s->job && p->awaits.n_tok >= s->n_done + LEAST_SHARED;
+        if (is_next && (next == 0 || p->awaits.n_tok < next))
+            next = p->awaits.n_tok;
+    }
+    return next;
 }
 
 /* How much of a prompt need not be evaluated once it has a slot that is free now. */
@@ -177,14 +186,20 @@ bool sched_would_await(struct sched *sched, const struct waiting *w)
 static bool is_still_awaited(const struct sched *sched, const struct place *p)
 {
     const struct slot *other = p->awaits.slot;
-    return (sched->moved.slot == other && sched->moved.stays) || (other->job == p->awaits.job && other->n_shared);
+    bool is_to_come = other->job == p->awaits.job && other->n_shared && other->n_shared <= p->awaits.n_tok;
+    return is_to_come || (sched->moved.slot == other && sched->moved.stays);
 }
 
 /* A slot whose waiting is over: with what was kept, or, where nothing was, behind another one. */
 static void go_on(struct sched *sched, struct slot *s)
 {
     struct place *p = sched_place_of(sched, s);
-    p->awaited = p->awaits.slot->job == p->awaits.job ? p->awaits.n_tok : p->awaited;
+    struct prompt q = slot_goal(s);
+    bool has_job = p->awaits.slot->job == p->awaits.job;
+    if (has_job && keep_spares(&sched->keeper, s, &q) + LEAST_SHARED <= p->awaits.n_tok) {
+        p->in_vain.job = p->awaits.job;
+        p->in_vain.n++;
+    }
     p->awaits.slot = NULL;
     p->since = now_s();
     if (!sched_await_other(sched, s))
@@ -197,7 +212,7 @@ void sched_keep_for_others(struct sched *sched)
         struct slot *s = &sched->slots[i];
         bool is_wanted = sched_is_kept_for_others(sched, s);
         if (is_wanted && saved_is_busy(sched->keeper.saved))
-            s->n_shared = 0;
+            s->n_shared = sched_next_shared(sched, s);
         else if (is_wanted || sched_is_kept_for_choices(sched, s))
             sched_begin_keeping(sched, s);
     }

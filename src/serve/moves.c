@@ -42,7 +42,7 @@ void sched_begin_keeping(struct sched *sched, struct slot *s)
     sched->moved.from = NULL;
     sched->moved.stays = true;
     sched->moved.is_shared = sched_has_parted(s);
-    s->n_shared = sched_is_kept_for_others(sched, s) ? 0 : s->n_shared;
+    s->n_shared = sched_is_kept_for_others(sched, s) ? sched_next_shared(sched, s) : s->n_shared;
     sched_place_of(sched, s)->moves = true;
     aside_begin(sched->aside, keep_aside, sched);
 }

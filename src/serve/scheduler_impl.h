@@ -39,8 +39,10 @@ struct place {
         const struct job  *job;      /* that the slot has */
         size_t n_tok;                /* that it is to keep */
     } awaits;                        /* what keeps the beginning of this one's prompt, too */
-    size_t        awaited;           /* so many tokens were to be kept by a slot that still has its job: no slot is
-                                        awaited for no more, since it may have brought nothing */
+    struct {
+        const struct job *job;       /* the last; it is not awaited again */
+        int n;
+    } in_vain;                       /* waiting that brought nothing */
 };
 
 /* What is evaluated together. */
@@ -148,6 +150,8 @@ bool   sched_is_kept_for_others(const struct sched *sched, const struct slot *s)
 bool   sched_await_other(struct sched *sched, struct slot *s);
 /* With the lock, while a round of prompts alone is made: whether what waits would await one of its slots. */
 bool   sched_would_await(struct sched *sched, const struct waiting *w);
+/* What is to be kept of the slot next, for those who wait, behind what it has now; 0: nothing. */
+size_t sched_next_shared(const struct sched *sched, const struct slot *s);
 /* Begins to keep what others wait for, and lets go on who need not wait any longer. What is not kept now, since a file
  * is still being written, is not waited for. */
 void   sched_keep_for_others(struct sched *sched);

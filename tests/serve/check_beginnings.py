@@ -187,6 +187,32 @@ def check_within(folder, preset):
         check([a for _, a in got] == want, preset, "answers otherwise:", json.dumps(got), json.dumps(want))
 
 
+def check_less_in_common(folder, preset):
+    """Of two that await a slot the one which has less in common with its prompt goes on sooner, and takes nothing from the other."""
+    path = tiny.model(folder, preset=preset, name=preset)
+    args = ["-m", path, "-c", "20000", "--slots", "3"]
+    longest = text(16000)
+    prompts = longest, longest[:15000] + text(100), longest[:6000] + text(20)
+    ended = []
+
+    def ask_one(s, i):
+        got = complete(s, prompts[i])
+        ended.append(i)
+        return got
+    with Server(*args, "--cache-mb", "0") as s:
+        want = [complete(s, p)[1] for p in prompts]
+    with Server(*args) as s, concurrent.futures.ThreadPoolExecutor(3) as pool:
+        asked = []
+        for i in range(3):
+            asked.append(pool.submit(ask_one, s, i))
+            time.sleep(0.03)
+        got = [a.result() for a in asked]
+    own = [n for n, _ in got]
+    print("%s, less in common: evaluated %s" % (preset, ", ".join(map(str, own))), flush=True)
+    check(own[1] < 100 + SLACK and own[2] < 20 + SLACK and ended[0] == 2, preset, "evaluates", own, "ends in the order", ended)
+    check([a for _, a in got] == want, preset, "answers otherwise:", json.dumps(got), json.dumps(want))
+
+
 def check_same_again(folder):
     """What is kept of a windowed model cannot be cut where the answering session can, by a checkpoint: nobody waits for it."""
     path = tiny.model(folder, preset="gpt-oss-tiny", name="gpt-oss-tiny")
@@ -253,6 +279,8 @@ with tempfile.TemporaryDirectory() as folder:
         check_at_once(folder, preset)
         check_within(folder, preset)
         check_answer_anew(folder, preset)
+    for preset in "moe-tiny", "gpt-oss-tiny":
+        check_less_in_common(folder, preset)
     check_same_again(folder)
     check_beside_answer(folder, "moe-tiny")
 finish()
