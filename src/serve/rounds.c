@@ -103,11 +103,11 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
 /* A prompt that is alone has slices of as many rows as are fastest, and several, while nobody is answered, rounds of
  * more than beside answers: which may take longer than others are to wait. So such a round is broken off when somebody
  * comes who has a slot, a free one or by claim, and the round does not end by itself soon. Of a prompt that is alone
- * the steps that were through are kept; what was under way is lost, which may be all of it. Rounds after that are short
- * at first and double, so that prompts get on however often they are disturbed: what is lost is never more than what
- * was done since the last time. The end is far away as long as nobody knows how long such rounds take, and one takes no
- * less than the last of its kind that had no more rows. One that is no longer than a pause is not broken off for a
- * claim, nor are several prompts, of which one may be claimed when the round is over. */
+ * the steps that were through are kept; what was under way is lost, which may be all of it. Rounds with who has come
+ * are short at first and double, so that prompts get on however often they are disturbed: what is lost is never more
+ * than what was done since the last time. The end is far away as long as nobody knows how long such rounds take, and
+ * one takes no less than the last of its kind that had no more rows. One that is no longer than a pause is not broken
+ * off for a claim, nor are several prompts, of which one may be claimed when the round is over. */
 static void begin_alone(struct sched *s, const struct round *r)
 {
     bool is_short = r->rows <= pace_rows(&s->pace), is_free = sched_any_free(s), is_lone = r->n == 1;
@@ -117,7 +117,7 @@ static void begin_alone(struct sched *s, const struct round *r)
     s->alone.round = (is_lone ? is_free || !is_short : is_free && !is_short) ? r : NULL;
     s->alone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
     s->alone.end = now_s() + takes;
-    s->alone.broken_off = false;
+    s->alone.broken_off = s->alone.is_joined = false;
     for (const struct queued *t = s->turns.first; t; t = t->next)
         sched_break_off(s, (const struct waiting *)t);
     pthread_mutex_unlock(&s->lock);
@@ -135,23 +135,28 @@ static bool is_claimed(struct sched *s)
     return is;
 }
 
-static void end_alone(struct sched *s, const struct round *r, double seconds)
+static void took_alone(struct sched *s, const struct round *r, double seconds)
 {
-    pthread_mutex_lock(&s->lock);
-    s->alone.round = NULL;
-    pthread_mutex_unlock(&s->lock);
-    if (s->alone.broken_off) {
-        atomic_fetch_add(&metrics.broken_off, 1);
-        s->lone_rows = pace_rows(&s->pace);
-        return;
-    }
-    if (!all_done(r))
-        return;
-    s->lone_rows = 2 * s->lone_rows < sched_lone_rows(s) ? 2 * s->lone_rows : sched_lone_rows(s);
     s->took[r->n > 1].s = seconds;
     s->took[r->n > 1].rows = r->rows;
     if (r->n == 1)
         pace_took_lone(&s->pace, r->rows, seconds);
+}
+
+static void end_alone(struct sched *s, const struct round *r, double seconds)
+{
+    size_t most = sched_lone_rows(s);
+    pthread_mutex_lock(&s->lock);
+    s->alone.round = NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (s->alone.is_joined)
+        s->lone_rows = pace_rows(&s->pace);
+    else if (all_done(r))
+        s->lone_rows = 2 * s->lone_rows < most ? 2 * s->lone_rows : most;
+    if (s->alone.broken_off)
+        atomic_fetch_add(&metrics.broken_off, 1);
+    else if (all_done(r))
+        took_alone(s, r, seconds);
 }
 
 /* Reading weights or another process may fail for good: steps say whether they can still be made. */

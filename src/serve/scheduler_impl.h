@@ -85,7 +85,7 @@ struct sched {
         const struct round *round;   /* NULL: there is none */
         const struct place *place;   /* of the one that is in it; NULL: there is a free slot beside it */
         double end;
-        bool   broken_off;
+        bool   broken_off, is_joined;        /* is_joined: somebody has come who is part of the next one */
     } alone;                         /* the round that is under way, of prompts alone, which may take long (rounds.c) */
     bool              ending;
     struct buf        ill;           /* sched_ill's sentence; the thread's own to change, with the lock */

@@ -34,7 +34,11 @@ void sched_break_off(struct sched *s, const struct waiting *w)
     if (!r || s->alone.broken_off)
         return;
     double from = s->alone.place ? sched_claimed_at(s->alone.place, w->turn.client) : now;
-    if (s->alone.end - (from > now ? from : now) < s->pace.pause_s || sched_would_await(s, w))
+    if (sched_would_await(s, w))
+        return;
+    bool is_soon = s->alone.end - (from > now ? from : now) < s->pace.pause_s;
+    s->alone.is_joined = s->alone.is_joined || !s->alone.place || !is_soon;
+    if (is_soon)
         return;
     s->alone.broken_off = true;
     for (size_t i = 0; i < r->n; i++)
