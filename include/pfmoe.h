@@ -648,10 +648,10 @@ pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_w
  * PF_EINVAL: fewer are saved; or what is saved cannot be cut there, because of a recurrent state or a window. *since is
  * left alone by all failures. */
 pf_status pf_saved_cut(const pf_session *s, struct pf_saved *since, int64_t n);
-/* Whether a session of the model that loads it can go back to its first n tokens with nothing to be evaluated again.
- * And whether one could that loads what the session would save now, which has none of its checkpoints: the session
- * itself may go back to where that one cannot. */
+/* Whether a session of the model that loads it can go back to its first n tokens with nothing to be evaluated again. */
 bool pf_saved_can_cut(const pf_model *m, const struct pf_saved *saved, int64_t n);
+/* pf_saved_can_cut of what pf_session_save would write now. A save has no checkpoints, so the session itself may go
+ * back to where one that loads the save cannot. */
 bool pf_session_save_can_cut(const pf_session *s, int64_t n);
 pf_status pf_session_load_more(pf_session *s, pf_read_fn *read, void *ctx);
 

@@ -31,7 +31,8 @@ struct pace {
 
 /* Rows of prompts in a round of several, 16 at least. */
 size_t pace_rows(const struct pace *p);
-/* The same where no answer is stopped, but who comes waits: for most_pause_s at the rate of a prompt that is alone. */
+/* Rows of a round of several prompts that stops no answer: as many as a prompt alone is through with in most_pause_s,
+ * pace_rows at least. */
 size_t pace_rows_of_prompts(const struct pace *p);
 /* A round of several, of so many rows of which some are prompts', is through. */
 void pace_took(struct pace *p, size_t rows, size_t prompt_rows, double seconds);
