@@ -3,15 +3,15 @@
  *     slot 0   instructions, tools | its own text       evaluates up to where they part, stops until that is kept
  *     slot 1   instructions, tools | another text       awaits slot 0, then loads what was kept and goes on from there
  *
- * A slot stops, one after the other, at all places up to which others await it, but for those that are near one before.
+ * A slot stops, one after the other, at all places up to which others await it, LEAST_SHARED tokens apart at least.
  * Who waits is let go when that is kept, cannot be kept, or the slot is another job's; and looks for the next one then.
  * No slot awaits one that awaits another itself, so there are no rings.
  *
  * What a slot can go back to is not what a kept sequence can be cut to: checkpoints are the session's alone. */
 #include "serve/scheduler_impl.h"
 
-/* Where a sequence cannot be cut short, what is kept ends so many tokens before the others part: texts that differ may
- * begin with the same word, and what ends behind it is of no use to the next one. */
+/* Where a sequence cannot be cut short, what is kept of two prompts' beginning ends so many tokens before they part:
+ * their own texts may begin with the same word, and what ends behind it is of no use to a third prompt. */
 enum { BY_CHANCE = 32 };
 
 /* How often a prompt may wait for what is not kept then, or not so that it is of use. */

@@ -118,8 +118,8 @@ static void begin_alone(struct sched *s, const struct round *r)
     s->alone.place = is_free ? NULL : &s->places[r->of[0] - s->slots];
     s->alone.end = now_s() + takes;
     s->alone.broken_off = s->alone.is_joined = false;
-    for (const struct queued *t = s->turns.first; t; t = t->next)
-        sched_break_off(s, (const struct waiting *)t);
+    for (struct queued *t = s->turns.first; t; t = t->next)
+        sched_break_off(s, waiting_of(t));
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -27,6 +27,11 @@ struct waiting {
     struct slot *parked;             /* NULL: not begun */
 };
 
+static inline struct waiting *waiting_of(struct queued *turn)
+{
+    return (struct waiting *)turn;
+}
+
 /* Whose a slot is, and since when its job goes on; since 0: the sequence is not back yet. */
 struct place {
     struct party *client;            /* NULL: free */
@@ -74,7 +79,7 @@ struct sched {
         double s;
         size_t rows;
     } took[2];                       /* the last slice of a prompt that was alone, the last round of several alone */
-    size_t            lone_rows;     /* that such a slice may have, at first few after one was broken off */
+    size_t            lone_rows;     /* that such a slice may have; few after somebody has come (rounds.c) */
     pthread_t         thread;
     pthread_mutex_t   lock;
     pthread_cond_t    more;
@@ -107,7 +112,7 @@ void sched_drop_gone(struct sched *sched);
 
 /* ---- moves.c ----------------------------------------------------------------------------------------------------- */
 
-/* The slot's own sequence is kept, and stays. Whoever wants more of it meanwhile says so again. */
+/* The slot's own sequence is kept, and stays. More of it that others await is kept when it has that. */
 void sched_begin_keeping(struct sched *sched, struct slot *s);
 /* The slot gets another one's sequence, which makes no steps meanwhile, either; from NULL: what is kept of its prompt.
  */

@@ -13,11 +13,6 @@ static const double TURN_S = 1, TURN_PER_RETURN = 4;
 
 /* ---- The queue --------------------------------------------------------------------------------------------------- */
 
-static struct waiting *waiting_of(struct queued *t)
-{
-    return (struct waiting *)t;
-}
-
 double sched_claimed_at(const struct place *p, const struct party *client)
 {
     if (!p->client || p->moves || p->since == 0 || !turns_before(client, p->client))
