@@ -158,6 +158,17 @@ static void test_saving(pf_session *s, const char *name)
     free(f.data);
 }
 
+static void test_copying(pf_session *a, pf_session *b, const char *name)
+{
+    int half = n_tokens / 2;
+    CHECK(pf_session_rewind(a, 0) == PF_OK && pf_session_rewind(b, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(a, tokens, (size_t)half, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_copy(b, a, half, NULL, NULL) == PF_OK && pf_session_computed(b) == half, "%s: %s", name,
+          pf_last_error());
+    run(b, half, 1, name);
+    run(a, half, MOST_TOKENS, name);
+}
+
 /* A prompt in several steps, of which the cards have some at once; it can be gone back into. */
 static void test_following(pf_model *m, int n_batch, const char *name)
 {
@@ -229,6 +240,7 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     }
     test_together(a, b, name);
     test_saving(b, name);
+    test_copying(a, b, name);
     pf_stats_get(m, &stats);
     CHECK(shared == (stats.vram_transit_bytes > 0), "%s: %llu bytes for transfers", name,
           (unsigned long long)stats.vram_transit_bytes);

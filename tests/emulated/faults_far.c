@@ -1,6 +1,7 @@
 /* CUDA's calls fail, one after the other, in steps whose far keys and values the CPU attends to beside the GPU: once,
- * and with all that follow, as when the device is lost. Each time a session takes up a saved sequence and goes on by
- * one row, by four, by one and by two. Whatever failed, the bits are those of the CPU, and nothing is left behind.
+ * and with all that follow, as when the device is lost. Each time a session gets another one's sequence, a part of
+ * which moves from near to far, and goes on by one row, by four, by one and by two. Whatever failed, the bits are those
+ * of the CPU, and nothing is left behind.
  *
  * usage: faults_far MODEL.gguf [EVERY [FIRST]]        every EVERY'th call, from FIRST on */
 #include <stdlib.h>
@@ -71,10 +72,11 @@ static uint64_t run(const char *name, uint64_t at, bool is_lost, struct pf_stats
 {
     emu_fail_at(0, false);
     pf_model *m = open_model(0);
-    pf_session *s = open_session(m, CHUNK);
+    pf_session *from = open_session(m, 2 * CHUNK), *s = open_session(m, CHUNK);
     saved.at = 0;
-    CHECK(pf_session_load(s, read_file, &saved) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(pf_session_load(from, read_file, &saved) == PF_OK, "%s: %s", name, pf_last_error());
     emu_fail_at(at, is_lost);
+    CHECK(pf_session_copy(s, from, N_PROMPT, NULL, NULL) == PF_OK, "%s: %s", name, pf_last_error());
     for (size_t k = 0, pos = N_PROMPT; k < N_STEPS; pos += step_rows[k++]) {
         CHECK(pf_session_eval(s, tokens + pos, step_rows[k], 0) == PF_OK, "%s, step %d: %s", name, (int)k,
               pf_last_error());
@@ -84,6 +86,7 @@ static uint64_t run(const char *name, uint64_t at, bool is_lost, struct pf_stats
     }
     uint64_t n_calls = emu_n_calls();
     pf_stats_get(m, stats);
+    pf_session_close(&from);
     pf_session_close(&s);
     pf_model_close(&m);
     CHECK(emu_n_live() == 0, "%s: %d pieces of memory are left", name, emu_n_live());

@@ -133,16 +133,19 @@ static void ask_too_much(pf_model *m)
     const struct pf_trace_opts counts = { .counts = true };
     struct pf_saved since = { 0 };
     struct pf_session_opts so;
-    pf_session *s;
+    pf_session *s = NULL, *second = NULL;
     pf_session_opts_init(&so);
     so.n_ctx = N_CTX;
     check_refused(pf_trace_set(m, &counts), "experts cannot be watched");
-    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_open(&s, m, &so) == PF_OK && pf_session_open(&second, m, &so) == PF_OK, "%s",
+          pf_last_error());
     CHECK(pf_session_eval(s, tok, 3, 0) == PF_OK, "%s", pf_last_error());
     check_refused(pf_session_save(s, write_nowhere, NULL), "no session can be saved");
     check_refused(pf_session_save_more(s, &since, write_nowhere, NULL), "no session can be saved");
     check_refused(pf_session_load(s, read_nothing, NULL), "no saved session can be loaded");
     check_refused(pf_session_load_more(s, read_nothing, NULL), "no saved session can be loaded");
+    check_refused(pf_session_copy(second, s, 3, NULL, NULL), "no sequence can be copied");
+    pf_session_close(&second);
     CHECK(pf_session_pos(s) == 3 && pf_session_eval(s, tok, 1, 0) == PF_OK, "%s", pf_last_error());
     pf_session_close(&s);
 }

@@ -103,7 +103,7 @@ static void test_straight(pf_model *m, int n)
     pf_session_close(&s);
 }
 
-/* Going back, pieces, saving and loading in the middle of what was drafted. */
+/* Going back, pieces, saving, loading and copying in the middle of what was drafted. */
 static void walk(pf_session *s, pf_session *other)
 {
     struct file f = { 0 };
@@ -123,6 +123,8 @@ static void walk(pf_session *s, pf_session *other)
               pf_last_error());
         CHECK(pf_session_pos(other) == pos);
         go_on(other, 5, "loaded");
+        CHECK(pf_session_copy(other, s, pos - any(2), NULL, NULL) == PF_OK, "%s", pf_last_error());
+        go_on(other, 5, "copied");
     } else if (what == 4) {
         pf_session_cancel(s);
         make_cheap(s);
@@ -296,6 +298,23 @@ static void test_saved(pf_model *m, enum pf_draft draft)
     pf_session_close(&given);
 }
 
+/* So is it copied. */
+static void test_copied(pf_model *m, enum pf_draft draft)
+{
+    pf_session *s = open_session(m, draft), *other = open_session(m, draft);
+    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    go_on(s, 30, "to be copied");
+    for (int back = 0; back < PROMPT; back += 1 + 3 * back) {
+        int64_t n = pf_session_pos(s) - back, own = follower_of(s)->pos < n ? follower_of(s)->pos : n;
+        CHECK(pf_session_copy(other, s, n, NULL, NULL) == PF_OK && follower_of(other)->pos == own, "%d of %d: %s",
+              (int)follower_of(other)->pos, (int)own, pf_last_error());
+        go_on(other, 20, "copied");
+    }
+    go_on(s, 20, "after copies");
+    pf_session_close(&s);
+    pf_session_close(&other);
+}
+
 /* Experts shared with a device; lost on the way, if at all. */
 static void test_device(bool lose)
 {
@@ -419,8 +438,10 @@ int main(int argc, char **argv)
         test_walk(m, PF_DRAFT_MTP);
         test_walk(m, PF_DRAFT_AUTO);
         test_saved(m, PF_DRAFT_MTP);
+        test_copied(m, PF_DRAFT_MTP);
     }
     test_saved(m, PF_DRAFT_MODEL);
+    test_copied(m, PF_DRAFT_MODEL);
     test_together(m);
     test_beside(m);
     test_sampling(m);

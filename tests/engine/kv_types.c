@@ -88,6 +88,16 @@ static void test_latents(pf_session *s, struct file *f)
     f->data[TYPE_AT + 1] ^= 1;
 }
 
+/* Token by token, behind what was saved. */
+static void go_on(pf_session *s, const float *expected)
+{
+    for (int i = N_SAVED; i < N; i++) {
+        CHECK(pf_session_eval(s, tokens + i, 1, 0) == PF_OK, "%s", pf_last_error());
+        CHECK(memcmp(pf_session_logits(s), expected + (size_t)i * n_vocab, n_vocab * sizeof *expected) == 0, "token %d",
+              i);
+    }
+}
+
 static void test_save(pf_model *m, enum pf_kv_type type, enum pf_kv_type another, const float *expected)
 {
     struct file f = { 0 };
@@ -98,11 +108,11 @@ static void test_save(pf_model *m, enum pf_kv_type type, enum pf_kv_type another
     test_latents(b, &f);
     f.at = 0;
     CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s", pf_last_error());
-    for (int i = N_SAVED; i < N; i++) {
-        CHECK(pf_session_eval(b, tokens + i, 1, 0) == PF_OK, "%s", pf_last_error());
-        CHECK(memcmp(pf_session_logits(b), expected + (size_t)i * n_vocab, n_vocab * sizeof *expected) == 0, "token %d",
-              i);
-    }
+    go_on(b, expected);
+    CHECK(pf_session_copy(other, a, N_SAVED, NULL, NULL) == PF_EINVAL, "keys and values of another type");
+    CHECK(pf_session_copy(b, a, N_SAVED, NULL, NULL) == PF_OK && pf_session_computed(b) == N_SAVED, "%s",
+          pf_last_error());
+    go_on(b, expected);
     free(f.data);
     pf_session_close(&a);
     pf_session_close(&b);

@@ -398,6 +398,66 @@ static void test_saved_cut(pf_model *m)
     pf_session_close(&b);
 }
 
+/* Another session gets the first tokens of one that walks about, and both go on. */
+static void test_copy(pf_model *m)
+{
+    pf_session *a = open_session(m), *b = open_session(m);
+    unsigned state = 54321;
+    for (int i = 0; i < N_WALK; i++) {
+        state = state * 1664525u + 1013904223u;
+        int pos = (int)pf_session_pos(a), n = i % 4 ? (int)(state >> 24) % (pos + 1) : pos;
+        int64_t computed = pf_session_computed_at(a, n);
+        CHECK(pf_session_copy(b, a, n, NULL, NULL) == PF_OK && pf_session_pos(b) == n, "%s", pf_last_error());
+        CHECK(pf_session_logits(b) == NULL && pf_session_computed(b) <= computed, "%d of %d computed at %d",
+              (int)pf_session_computed(b), (int)computed, n);
+        CHECK(pf_session_computed(b) == computed || computed - pf_session_computed(b) <= N_BATCH,
+              "%d of %d computed at %d of %d", (int)pf_session_computed(b), (int)computed, n, pos);
+        go_on(b, tokens, want, N - n < 5 ? N - n : 5, i % 2 ? PF_LOGITS_ALL : 0);
+        if (pos == N || i % 3 == 2)
+            CHECK(pf_session_rewind(a, (int)(state >> 16) % (pos + 1)) == PF_OK, "%s", pf_last_error());
+        pos = (int)pf_session_pos(a);
+        n = i % 2 ? 1 : 1 + (int)(state >> 8) % 90;
+        go_on(a, tokens, want, n < N - pos ? n : N - pos, 0);
+    }
+    pf_session_close(&a);
+    pf_session_close(&b);
+}
+
+static bool stop_at(void *ctx)
+{
+    return --*(int *)ctx == 0;
+}
+
+/* What is refused changes nothing; what is cancelled leaves an empty session. */
+static void test_copy_refused(pf_model *m)
+{
+    pf_session *a = open_session(m), *b = open_session(m), *little;
+    struct pf_session_opts o;
+    pf_session_opts_init(&o);
+    o.n_ctx = 64;
+    o.n_batch = N_BATCH;
+    CHECK(pf_session_open(&little, m, &o) == PF_OK, "%s", pf_last_error());
+    go_on(a, tokens, want, 70, 0);
+    go_on(b, other, want_other, 120, 0);
+    CHECK(pf_session_copy(a, a, 3, NULL, NULL) == PF_EINVAL && pf_session_copy(b, a, 71, NULL, NULL) == PF_EINVAL &&
+          pf_session_copy(b, a, -1, NULL, NULL) == PF_EINVAL);
+    CHECK(pf_session_copy(little, a, 65, NULL, NULL) == PF_ECONTEXT);
+    CHECK(pf_session_pos(b) == 120 && same(pf_session_logits(b), want_other + 119 * n_vocab),
+          "a refusal changes nothing");
+    int at = 0;
+    for (pf_status st = PF_ECANCEL; st == PF_ECANCEL;) {
+        int left = ++at;
+        st = pf_session_copy(b, a, 70, stop_at, &left);
+        CHECK(st == PF_OK || pf_session_pos(b) == 0, "cancelled at %d", at);
+        go_on(b, tokens, want, 20, 0);
+    }
+    CHECK(at > pf_model_info(m)->n_layers, "asked %d times", at);
+    go_on(a, tokens, want, 20, PF_LOGITS_ALL);
+    pf_session_close(&a);
+    pf_session_close(&b);
+    pf_session_close(&little);
+}
+
 int main(int argc, char **argv)
 {
     pf_model *m;
@@ -436,6 +496,8 @@ int main(int argc, char **argv)
     test_save_more(m);
     test_more_faults(m);
     test_saved_cut(m);
+    test_copy(m);
+    test_copy_refused(m);
     free(want);
     free(want_other);
     pf_model_close(&m);

@@ -258,6 +258,37 @@ static void test_save_refused(pf_model *m)
     pf_session_close(&s);
 }
 
+/* Wherever a ring is in its round, back a little and far; into another ring, too. */
+static void test_copy(pf_model *m)
+{
+    pf_session *a = open_session(m, tight, PF_KV_I16), *b = open_session(m, tight, PF_KV_I16),
+               *other = open_session(m, 300, PF_KV_I16), *whole = open_session(m, WHOLE, PF_KV_I16);
+    go_on(whole, n_text, 77, "before a copy");
+    for (int pos = 90; pos <= 750; pos += 110) {
+        go_on(a, pos % 4 ? 37 : 1, pos, "to be copied");
+        for (int back = 0; back < pos; back += 5 + back) {
+            int n = pos - back;
+            CHECK(pf_session_copy(b, a, n, NULL, NULL) == PF_OK && pf_session_pos(b) == n, "%s", pf_last_error());
+            CHECK(m->recurrent || pf_session_computed(b) == pf_session_computed_at(a, n), "%d of %d computed, %d back",
+                  (int)pf_session_computed(b), n, back);
+            go_on(b, back % 3 ? n_text : 1, n + 12, "copied");
+        }
+        CHECK(pf_session_copy(b, a, pos, NULL, NULL) == PF_OK && pf_session_rewind(b, pos - 60) == PF_OK, "%s",
+              pf_last_error());
+        go_on(b, n_text, pos + 20, "copied and gone back");
+    }
+    CHECK(pf_session_copy(other, a, 745, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_copy(b, other, 740, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    go_on(other, n_text, 800, "copied to another ring");
+    go_on(b, n_text, 800, "copied from another ring");
+    CHECK(pf_session_copy(whole, a, 740, NULL, NULL) == PF_EINVAL && pf_session_pos(whole) == 77, "no ring");
+    go_on(whole, 1, 80, "after a refusal");
+    pf_session_close(&a);
+    pf_session_close(&b);
+    pf_session_close(&other);
+    pf_session_close(&whole);
+}
+
 /* Scalar kernels where the ring comes round: they take over what others have computed of the positions before, which
  * would take them as long as everything else here. */
 static void test_scalar(void)
@@ -332,6 +363,7 @@ static void test_all(pf_model *m)
     test_save(m, tight, WHOLE, 700);
     test_save(m, WHOLE, tight, 700);
     test_save_refused(m);
+    test_copy(m);
 }
 
 static void test_long(pf_model *m)

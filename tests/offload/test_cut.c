@@ -316,6 +316,20 @@ static void test_all_logits_and_going_back(pf_session *s, const char *name)
     }
 }
 
+/* Into another session, if there is one that has the same layers on the device. */
+static void test_copying(const pf_session *s, pf_model *m, const char *name)
+{
+    pf_session *other = NULL;
+    CHECK(open_session(&other, m) == PF_OK, "%s: %s", name, pf_last_error());
+    pf_status st = pf_session_copy(other, s, N_TOKENS - 5, NULL, NULL);
+    CHECK(st == PF_OK || (st == PF_EINVAL && pf_session_pos(other) == 0), "%s: %s", name, pf_last_error());
+    CHECK(pf_session_rewind(other, pf_session_computed(other)) == PF_OK, "%s", pf_last_error());
+    size_t pos = (size_t)pf_session_pos(other);
+    CHECK(pf_session_eval(other, tokens + pos, N_TOKENS - pos, 0) == PF_OK, "%s: %s", name, pf_last_error());
+    same(pf_session_logits(other), N_TOKENS - 1, name);
+    pf_session_close(&other);
+}
+
 /* A session saved under one cut is loaded under another and by the CPU alone, which saves the same bytes. */
 static void test_saving(void)
 {
@@ -338,6 +352,7 @@ static void test_saving(void)
         CHECK(pf_session_load(s, read_file, &first) == PF_OK, "%s: %s", name, pf_last_error());
         run(s, 4, N_PIECES, name);
         test_all_logits_and_going_back(s, name);
+        test_copying(s, m, name);
         pf_session_close(&s);
         pf_model_close(&m);
         if (i >= 0)

@@ -302,6 +302,28 @@ static void test_saved(void)
     pf_model_close(&cpu);
 }
 
+/* Whatever of the positions is near in either session. */
+static void test_copied(void)
+{
+    static const int64_t near[] = { CHUNK, N_CTX, 2 * CHUNK };
+    enum { N_NEAR = sizeof near / sizeof *near };
+    struct pf_sim sim = { .memory_bytes = 0 };
+    pf_model *m = open_model(simulates() ? &sim : NULL, false);
+    for (int i = 0; i < N_NEAR * N_NEAR; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "copied from %d near to %d", (int)near[i / N_NEAR], (int)near[i % N_NEAR]);
+        pf_session *a = open_session(m, near[i / N_NEAR]), *b = open_session(m, near[i % N_NEAR]);
+        eval(a, N_PROMPT, name);
+        CHECK(pf_session_copy(b, a, N_PROMPT, NULL, NULL) == PF_OK && pf_session_computed(b) == N_PROMPT, "%s: %s",
+              name, pf_last_error());
+        rest(b, name);
+        rest(a, name);
+        pf_session_close(&a);
+        pf_session_close(&b);
+    }
+    pf_model_close(&m);
+}
+
 /* ---- Several sequences ------------------------------------------------------------------------------------------- */
 
 /* A step in which sequence i has rows[i] rows. */
@@ -494,6 +516,7 @@ int main(int argc, char **argv)
         test_aligned();
         test_counted();
         test_saved();
+        test_copied();
     }
     if (!brief || strcmp(argv[3], "batch") == 0)
         test_batch();

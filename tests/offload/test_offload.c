@@ -541,48 +541,53 @@ static void lose_in(struct pf_sim *sim, uint64_t i)
     sim->lose_at = sim->n_ops + i;
 }
 
-/* One session saves, another loads and goes on, in a model whose device is lost at that operation of either (0: never).
- * Returns how many operations it took. */
-static uint64_t save_and_load(bool while_saving, uint64_t at)
+enum { SAVING, LOADING, COPYING };
+
+/* One session saves and another loads, or copies, and goes on, in a model whose device is lost at that operation of
+ * one of these (0: never). Returns how many operations it took. */
+static uint64_t hand_on(int what, uint64_t at)
 {
+    static const char *const names[] = { "saving", "loading", "copying" };
     struct setting set = usual();
     struct pf_sim sim = { 0 };
     struct pf_stats stats;
     struct file f = { 0 };
+    uint64_t ends[3] = { 0 };
     char name[64];
-    snprintf(name, sizeof name, "lost at operation %d of %s", (int)at, while_saving ? "saving" : "loading");
+    snprintf(name, sizeof name, "lost at operation %d of %s", (int)at, names[what]);
     pf_model *m = open_model(&set, &sim);
     pf_session *a = open_session(m, MOST_TOKENS), *b = open_session(m, MOST_TOKENS);
     run(a, 0, 3, name);
     uint64_t from = sim.n_ops;
-    if (while_saving && at)
-        lose_in(&sim, at);
-    CHECK(pf_session_save(a, write_file, &f) == PF_OK, "%s: %s", name, pf_last_error());
-    from = while_saving ? from : sim.n_ops;
-    uint64_t n_ops = sim.n_ops - from;
-    if (!while_saving && at)
-        lose_in(&sim, at);
-    CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s: %s", name, pf_last_error());
-    n_ops = while_saving ? n_ops : sim.n_ops - from;
+    for (int i = what == COPYING ? COPYING : SAVING; i <= what || (what == SAVING && i <= LOADING); i++) {
+        if (i == what && at)
+            lose_in(&sim, at);
+        from = i == what ? sim.n_ops : from;
+        pf_status st = i == SAVING    ? pf_session_save(a, write_file, &f)
+                       : i == LOADING ? pf_session_load(b, read_file, &f)
+                                      : pf_session_copy(b, a, (int64_t)piece_at(3), NULL, NULL);
+        CHECK(st == PF_OK, "%s: %s", name, pf_last_error());
+        ends[i] = sim.n_ops;
+    }
     CHECK(pf_session_pos(b) == (int64_t)piece_at(3), "%s: %d positions", name, (int)pf_session_pos(b));
-    pf_stats_get(m, &stats);
-    CHECK(stats.device_lost == (at > 0), "%s: the device was%s lost", name, stats.device_lost ? "" : " not");
     run(b, 3, 6, name);
     run(a, 3, 6, name);
+    pf_stats_get(m, &stats);
+    CHECK(stats.device_lost == (at > 0), "%s: the device was%s lost", name, stats.device_lost ? "" : " not");
     pf_session_close(&a);
     pf_session_close(&b);
     pf_model_close(&m);
     free(f.data);
-    return n_ops;
+    return ends[what] - from;
 }
 
-static void test_loss_while_saving(void)
+static void test_loss_while_handing_on(void)
 {
-    for (int saving = 0; saving < 2; saving++) {
-        uint64_t n_ops = save_and_load(saving, 0);
-        CHECK(n_ops > 1, "%d operations", (int)n_ops);
+    for (int what = SAVING; what <= COPYING; what++) {
+        uint64_t n_ops = hand_on(what, 0);
+        CHECK(n_ops > (what == COPYING ? 0 : 1), "%d operations", (int)n_ops);
         for (uint64_t i = 1; i <= n_ops; i += 1 + n_ops * (uint64_t)step / 100)
-            save_and_load(saving, i);
+            hand_on(what, i);
     }
 }
 
@@ -620,7 +625,7 @@ int main(int argc, char **argv)
     test_three_tiers();
     test_refusals(least);
     test_loss(least);
-    test_loss_while_saving();
+    test_loss_while_handing_on();
     free(expected);
     return check_status();
 }

@@ -141,16 +141,6 @@ struct pieces {
     pf_status      st;               /* why it could not be read on; ended is true then */
 };
 
-static pf_session *drafting_session(const pf_session *s)
-{
-    for (int i = 0; i < s->n_sources; i++) {
-        const struct pf_drafter *d = s->sources[i].drafter;
-        if (d->ops->own)
-            return d->ops->own(d);
-    }
-    return NULL;
-}
-
 static bool write_piece(void *ctx, const void *data, size_t bytes)
 {
     struct pieces *p = ctx;
@@ -168,7 +158,7 @@ static pf_status save_drafts(const pf_session *s, struct pf_save_stream *f, stru
 {
     struct pieces p = { .f = f };
     struct pf_saved now = { .session = *since };
-    const pf_session *own = drafting_session(s);
+    const pf_session *own = pf_session_drafting(s);
     uint64_t end = 0;
     /* Not if it holds less than before, or windows that lie elsewhere: nothing is written of it then. */
     pf_status st = own && own->pos > 0 ? pf_session_save_more(own, &now, write_piece, &p) : PF_EINVAL;
@@ -213,7 +203,7 @@ static bool read_pieces(void *ctx, void *data, size_t bytes)
 static pf_status load_drafts(const pf_session *s, struct pf_save_stream *f)
 {
     struct pieces p = { .f = f };
-    pf_session *own = drafting_session(s);
+    pf_session *own = pf_session_drafting(s);
     if (own)
         (void)(own->pos > 0 ? pf_session_load_more : pf_session_load)(own, read_pieces, &p);
     while (!p.ended) {
@@ -226,7 +216,7 @@ static pf_status load_drafts(const pf_session *s, struct pf_save_stream *f)
 /* A file that says otherwise: what drafts are made with follows the session. */
 static void check_drafts(const pf_session *s)
 {
-    pf_session *own = drafting_session(s);
+    pf_session *own = pf_session_drafting(s);
     if (own && (own->pos > s->pos || memcmp(own->tokens, s->tokens, (size_t)own->pos * sizeof *s->tokens) != 0))
         pf_session_rewind(own, 0);
 }
@@ -293,7 +283,7 @@ pf_status pf_saved_cut(const pf_session *s, struct pf_saved *since, int64_t n)
     }
     if (!can_be_cut(s->m, &since->session, end))
         PF_FAIL(PF_EINVAL, "the model's sequences cannot be cut at position %lld", (long long)n);
-    const pf_session *own = drafting_session(s);
+    const pf_session *own = pf_session_drafting(s);
     since->session = first_of(s, &since->session, end);
     if (end < since->drafts.n_tokens)
         since->drafts = own && can_be_cut(own->m, &since->drafts, end) ? first_of(s, &since->drafts, end)

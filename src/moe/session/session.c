@@ -248,6 +248,16 @@ static pf_status open_sources(struct pf_session *s)
     return s->opts.draft == PF_DRAFT_AUTO && s->m->nextn ? open_source(s, PF_DRAFT_MTP) : PF_OK;
 }
 
+struct pf_session *pf_session_drafting(const struct pf_session *s)
+{
+    for (int i = 0; i < s->n_sources; i++) {
+        const struct pf_drafter *d = s->sources[i].drafter;
+        if (d->ops->own)
+            return d->ops->own(d);
+    }
+    return NULL;
+}
+
 static pf_status open_parts(struct pf_session *s)
 {
     struct pf_model *m = s->m;

@@ -158,6 +158,8 @@ bool pf_state_can_cut(const struct pf_model *m);
 void pf_state_plan(struct pf_session *s, int64_t pos);
 int  pf_state_cut(const struct pf_session *s, int rows);
 float *pf_state_between(const struct pf_session *s, int il);
+const struct pf_checkpoint *pf_state_checkpoint(const struct pf_session *s, int64_t pos);    /* the last one at or
+                                                                before pos; NULL: there is none */
 int64_t pf_state_reach(const struct pf_session *s, int64_t pos);     /* what pf_state_rewind makes computed */
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos; takes the step lock if pos > 0 */
 /* Steps up to position `end` may have written rows that are not committed: where they took the place of something that
@@ -176,6 +178,9 @@ int    pf_state_behind(const struct pf_session *s);
 float *pf_state_earlier(const struct pf_session *s, int il);
 float *pf_state_now(const struct pf_session *s, int il);
 void   pf_state_settled(struct pf_session *s);
+
+/* The session that drafts are made with; NULL: none is. */
+struct pf_session *pf_session_drafting(const struct pf_session *s);
 
 /* run/follow.c: drafts of a model that follows the session (pf_session_follower). Opens a session of it. */
 pf_status pf_drafter_follower(struct pf_drafter **out, struct pf_session *s);

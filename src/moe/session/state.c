@@ -192,8 +192,7 @@ static void undo(struct pf_session *s)
     pf_lock_give(&s->m->step_lock);
 }
 
-/* The last one at or before pos. NULL: there is none. */
-static const struct pf_checkpoint *checkpoint_before(const struct pf_session *s, int64_t pos)
+const struct pf_checkpoint *pf_state_checkpoint(const struct pf_session *s, int64_t pos)
 {
     const struct pf_checkpoint *best = NULL;
     for (const struct pf_checkpoint *c = s->checkpoints; c < s->checkpoints + s->n_checkpoints; c++)
@@ -211,7 +210,7 @@ static bool is_in_last_step(const struct pf_session *s, int64_t pos)
 
 int64_t pf_state_reach(const struct pf_session *s, int64_t pos)
 {
-    const struct pf_checkpoint *best = checkpoint_before(s, pos);
+    const struct pf_checkpoint *best = pf_state_checkpoint(s, pos);
     if (s->computed <= pos)
         return s->computed;
     return is_in_last_step(s, pos) || at_hand(s, pos) ? pos : best ? best->pos : 0;
@@ -220,7 +219,7 @@ int64_t pf_state_reach(const struct pf_session *s, int64_t pos)
 /* Makes computed <= pos, but for the memory of a checkpoint that is to be taken back for it. NULL: none is. */
 static const struct pf_checkpoint *cut(struct pf_session *s, int64_t pos)
 {
-    const struct pf_checkpoint *best = checkpoint_before(s, pos);
+    const struct pf_checkpoint *best = pf_state_checkpoint(s, pos);
     for (int i = 0; i < s->n_checkpoints; i++)
         s->checkpoints[i].pos = s->checkpoints[i].pos > pos ? 0 : s->checkpoints[i].pos;
     if (s->computed <= pos)
