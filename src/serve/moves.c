@@ -3,7 +3,7 @@
 #include "serve/scheduler_impl.h"
 
 /* Before a save or load: the first one reads samples of all weights, which may take seconds, so away. Why it failed,
- * that one says. */
+ * that one says. A copy needs none of that. */
 static void identify(const struct sched *sched)
 {
     aside_leave(sched->aside);
@@ -30,10 +30,12 @@ static void copy_aside(void *ctx)
 {
     struct sched *sched = ctx;
     struct slot *s = sched->moved.slot;
+    const struct slot *from = sched->moved.from;
     struct prompt q = slot_goal(s);
-    identify(sched);
+    if (keep_would_exchange(&sched->keeper, s, &q))
+        identify(sched);
     if (keep_lost(&sched->keeper, s, slot_common(s, q.tok, q.n_tok), true))
-        slot_copy(s, sched->moved.from, sched->aside);
+        slot_copy(s, from, slot_common(from, q.tok, q.n_tok - 1), sched->aside);
 }
 
 void sched_begin_keeping(struct sched *sched, struct slot *s)
@@ -136,7 +138,7 @@ void sched_move_sequences(struct sched *sched)
     bool alone = true;
     for (int i = 0; i < sched->n_slots; i++)
         alone = alone && !sched_is_ready(sched, i);
-    while (left > 0 && (sched->moved.slot || (!any_stays(sched) && begin_next_move(sched)))) {
+    while (left > 0 && (sched->moved.slot || sched_hand_on(sched) || (!any_stays(sched) && begin_next_move(sched)))) {
         if (aside_go_on(sched->aside, left < LOOK_UP_S ? left : LOOK_UP_S, alone))
             end_move(sched);
         else if (aside_is_away(sched->aside) || is_waited_for(sched))

@@ -42,8 +42,8 @@ struct place {
     struct {
         const struct slot *slot;     /* NULL: none */
         const struct job  *job;      /* that the slot has */
-        size_t n_tok;                /* that it is to keep */
-    } awaits;                        /* what keeps the beginning of this one's prompt, too */
+        size_t n_tok;                /* that it is to have */
+    } awaits;                        /* what evaluates the beginning of this one's prompt, too */
     struct {
         const struct job *job;       /* the last; it is not awaited again */
         int n;
@@ -114,8 +114,8 @@ void sched_drop_gone(struct sched *sched);
 
 /* The slot's own sequence is kept, and stays. More of it that others await is kept when it has that. */
 void sched_begin_keeping(struct sched *sched, struct slot *s);
-/* The slot gets another one's sequence, which makes no steps meanwhile, either; from NULL: what is kept of its prompt.
- */
+/* The slot gets what another one's sequence has of its prompt, and that one makes no steps meanwhile, either; from
+ * NULL: what is kept of it. */
 void sched_begin_move(struct sched *sched, struct slot *s, const struct slot *from);
 /* What the slot that was given is to go on from may be kept, and what it has be lost: its turn begins afterwards. What
  * is being kept since nothing was to be done can wait, unless the slot is to lose it now. */
@@ -150,15 +150,17 @@ size_t sched_keeps_at(const struct sched *sched, const struct slot *s, size_t sh
 bool   sched_has_parted(const struct slot *s);
 /* Whether what a slot has is to be kept for others now. */
 bool   sched_is_kept_for_others(const struct sched *sched, const struct slot *s);
-/* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has kept
- * what both begin with, rather than to evaluate it, too. False: there is none. */
+/* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has what
+ * both begin with, rather than to evaluate it, too. False: there is none. */
 bool   sched_await_other(struct sched *sched, struct slot *s);
+/* Begins to copy what a slot has to one that awaits it; false: none does that could have it now. */
+bool   sched_hand_on(struct sched *sched);
 /* With the lock, while a round of prompts alone is made: whether what waits would await one of its slots. */
 bool   sched_would_await(struct sched *sched, const struct waiting *w);
-/* What is to be kept of the slot next, for those who wait, behind what it has now; 0: nothing. */
+/* Where the slot is to stop next, for those who wait, behind what it has now; 0: nowhere. */
 size_t sched_next_shared(const struct sched *sched, const struct slot *s);
-/* Begins to keep what others wait for, and lets go on who need not wait any longer. What is not kept now, since a file
- * is still being written, is not waited for. */
+/* Begins to keep what later prompts begin with, and lets go on who need not wait any longer. What is not kept now,
+ * since a file is still being written, is not waited for. */
 void   sched_keep_for_others(struct sched *sched);
 
 /* ---- waiting.c: those of the thread, unless they say so with the lock -------------------------------------------- */

@@ -8,8 +8,6 @@
 #include "serve/journal.h"
 #include "serve/metrics.h"
 
-enum { MOST_COPIED_BYTES = 1 << 30 };
-
 /* ---- Ends of jobs ------------------------------------------------------------------------------------------------ */
 
 static void free_job(struct job *j)
@@ -270,39 +268,16 @@ void slot_give(struct slot *s, struct job *j)
     begin_choice(s);
 }
 
-/* A copy on its way, in memory. */
-struct copy {
-    struct buf data;
-    size_t     n_read;
-    struct aside *a;
-};
-
-static bool copy_out(void *ctx, const void *data, size_t n)
+static bool is_given_up(void *ctx)
 {
-    struct copy *c = ctx;
-    if (!aside_pause(c->a) || c->data.n + n > MOST_COPIED_BYTES)
-        return false;
-    buf_add(&c->data, data, n);
-    return true;
+    return !aside_pause(ctx);
 }
 
-static bool copy_in(void *ctx, void *data, size_t n)
+void slot_copy(struct slot *s, const struct slot *from, size_t n, struct aside *a)
 {
-    struct copy *c = ctx;
-    if (!aside_pause(c->a) || n > c->data.n - c->n_read)
-        return false;
-    memcpy(data, c->data.p + c->n_read, n);
-    c->n_read += n;
-    return true;
-}
-
-void slot_copy(struct slot *s, const struct slot *from, struct aside *a)
-{
-    struct copy c = { .a = a };
     s->prompt_end = 0;
-    if (pf_session_save(from->session, copy_out, &c) == PF_OK && pf_session_load(s->session, copy_in, &c) == PF_OK)
+    if (pf_session_copy(s->session, from->session, (int64_t)n, is_given_up, a) == PF_OK)
         s->unsaved = false;
-    buf_free(&c.data);
 }
 
 void slot_took(struct slot *s, size_t n)

@@ -45,9 +45,9 @@ size_t slot_common(const struct slot *s, const int32_t *tok, size_t n);
 size_t slot_spares(const struct slot *s, const int32_t *tok, size_t n);
 /* Gives the job's next choice to a slot that is free and has a session. */
 void slot_give(struct slot *s, struct job *j);
-/* Makes the slot's sequence the other one's; if that fails, it is empty or what it was. Pauses where work aside does,
- * and can be given up there. */
-void slot_copy(struct slot *s, const struct slot *from, struct aside *a);
+/* Makes the slot's sequence the first n tokens of the other one's; if that fails, it is empty or what it was. Pauses
+ * where work aside does, and can be given up there. */
+void slot_copy(struct slot *s, const struct slot *from, size_t n, struct aside *a);
 /* What the slot's sequence is to begin with once it goes on, and what comes next. */
 struct prompt slot_goal(const struct slot *s);
 /* What is evaluated before the answer begins or goes on. */
