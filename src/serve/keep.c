@@ -60,9 +60,22 @@ bool keep_beginning(struct keeper *k, struct slot *s)
     return keep_sequence(k, s, false);
 }
 
+/* Whether a slot that keeps `common` tokens loses so little behind them that it is sooner evaluated again than saved,
+ * since what is in front of it would have to be saved with it. */
+static bool is_little(const struct keeper *k, const struct slot *s, size_t common)
+{
+    enum { SAVED_FOR_ONE = 8 };              /* tokens */
+    size_t n = (size_t)pf_session_pos(s->session);
+    if (!k->cuts || !pf_session_save_can_cut(s->session, (int64_t)common))
+        return false;
+    size_t n_new = n - saved_common(k->saved, pf_session_tokens(s->session), n);
+    return n_new > SAVED_FOR_ONE * (n - common);
+}
+
 bool keep_lost(struct keeper *k, struct slot *s, size_t common, bool leaves)
 {
-    if (!k->saved || (size_t)pf_session_pos(s->session) < common + WORTH_TOKENS)
+    bool has_more = (size_t)pf_session_pos(s->session) >= common + WORTH_TOKENS;
+    if (!k->saved || !has_more || (!leaves && is_little(k, s, common)))
         return true;
     return keep_sequence(k, s, false) && ((!leaves && common >= WORTH_TOKENS) || keep_beginning(k, s));
 }
@@ -87,7 +100,8 @@ bool keep_would_exchange(const struct keeper *k, const struct slot *s, const str
         return false;
     int64_t end = beginning_of(s);
     bool cuts_off = common < WORTH_TOKENS && (int64_t)n > end && !pf_session_save_can_cut(s->session, end);
-    return (n >= common + WORTH_TOKENS && (s->unsaved || cuts_off)) || find_better(k, s, q);
+    bool keeps = n >= common + WORTH_TOKENS && (s->unsaved || cuts_off) && !is_little(k, s, common);
+    return keeps || find_better(k, s, q);
 }
 
 size_t keep_spares(const struct keeper *k, const struct slot *s, const struct prompt *q)
