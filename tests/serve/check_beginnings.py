@@ -112,8 +112,9 @@ def check_at_once(folder, preset):
     all_talks.append(all_talks[0])
     with Server(*args, "--cache-mb", "0") as s:
         alone = [ask(s, t) for t in all_talks]
-    for mb, n_at_once in (1000, len(all_talks)), (1, N_TALKS):       # behind those a slot's sequence is all that there is
-        with Server(*args, "--cache-mb", str(mb)) as s, concurrent.futures.ThreadPoolExecutor(n_at_once) as pool:
+    # Behind those at once a slot's sequence is all that there is then; and a GPU would be done before they come.
+    for mb, n_at_once, device in (1000, len(all_talks), []), (1, N_TALKS, ["--gpus", "-1"]):
+        with Server(*args, *device, "--cache-mb", str(mb)) as s, concurrent.futures.ThreadPoolExecutor(n_at_once) as pool:
             asked = [pool.submit(ask, s, t) for t in all_talks[:n_at_once]]
             got = [a.result() for a in asked]
             broken_off = s.metric("steps_broken_off_total")
@@ -193,9 +194,10 @@ def check_within(folder, preset):
 
 
 def check_less_in_common(folder, preset):
-    """Of two that await a slot the one which has less in common with its prompt goes on sooner, and takes nothing from the other."""
+    """Of two that await a slot the one which has less in common with its prompt goes on sooner, and takes nothing from the other. A GPU
+    would be done before they come."""
     path = tiny.model(folder, preset=preset, name=preset)
-    args = ["-m", path, "-c", "20000", "--slots", "3"]
+    args = ["-m", path, "-c", "20000", "--slots", "3", "--gpus", "-1"]
     longest = text(LONG * 4 // 3)
     prompts = longest, longest[:-500] + text(100), longest[:LONG * 2 // 3] + text(20)
     ended = []
