@@ -87,19 +87,35 @@ static pf_status copy_far(pf_backend *b, char *to, bool to_far, const char *from
     return PF_OK;
 }
 
+/* Near places of both, in as few copies as may be: one for each where a team of cards may have heads apart. */
+static void copy_near(pf_backend *b, const struct heads *h, int n)
+{
+    static const size_t MOST_BYTES = 1 << 30;
+    size_t place = (size_t)h->n_head * h->bytes, at_once = place < MOST_BYTES ? MOST_BYTES / place : 1;
+    for (size_t i = 0, k; i < (size_t)n; i += k) {
+        k = (size_t)n - i < at_once ? (size_t)n - i : at_once;
+        struct pf_buf_copy copy = { h->to + i * place, h->from + i * place, k * place, k * place, k * place, 1 };
+        if (b->ops->heads_alloc) {
+            k = 1;
+            copy.bytes = copy.to_stride = copy.from_stride = h->bytes;
+            copy.rows = h->n_head;
+        }
+        b->ops->buf_copy(b, &copy);
+    }
+}
+
 /* The first n places, which hold the same positions in both. */
 static pf_status copy_places(pf_backend *b, const struct heads *h, int n)
 {
     size_t place = (size_t)h->n_head * h->bytes;
-    for (int i = 0; i < n; i++) {
-        bool to_far = h->to_far != 0 && i >= h->to_near, from_far = h->from_far != 0 && i >= h->from_near;
-        char *to = h->to + (size_t)i * place + (to_far ? h->to_far : 0),
-             *from = h->from + (size_t)i * place + (from_far ? h->from_far : 0);
-        struct pf_buf_copy copy = { to, from, h->bytes, h->bytes, h->bytes, h->n_head };
-        if (to_far || from_far)
-            PF_TRY(copy_far(b, to, to_far, from, from_far, place));
-        else
-            b->ops->buf_copy(b, &copy);
+    int to_near = h->to_far && h->to_near < n ? h->to_near : n,
+        from_near = h->from_far && h->from_near < n ? h->from_near : n;
+    int both_near = to_near < from_near ? to_near : from_near;
+    copy_near(b, h, both_near);
+    for (int i = both_near; i < n; i++) {
+        bool to_far = i >= to_near, from_far = i >= from_near;
+        PF_TRY(copy_far(b, h->to + (size_t)i * place + (to_far ? h->to_far : 0), to_far,
+                        h->from + (size_t)i * place + (from_far ? h->from_far : 0), from_far, place));
     }
     return PF_OK;
 }
