@@ -17,7 +17,7 @@
 #include "moe/place/placement.h"
 #include "moe/session/crew.h"
 
-/* What of `from` is copied. */
+/* Up to where a copied sequence is that of the session it comes from, with what state and windows. */
 struct origin {
     int64_t pos;                             /* 0: nothing */
     const struct pf_checkpoint *kept;        /* has the state and the windows; NULL: the session has */
