@@ -91,16 +91,13 @@ static pf_status copy_far(pf_backend *b, char *to, bool to_far, const char *from
 static void copy_near(pf_backend *b, const struct heads *h, int n)
 {
     static const size_t MOST_BYTES = 1 << 30;
-    size_t place = (size_t)h->n_head * h->bytes, at_once = place < MOST_BYTES ? MOST_BYTES / place : 1;
+    bool apart = b->ops->heads_alloc != NULL;
+    size_t place = (size_t)h->n_head * h->bytes, at_once = apart || place > MOST_BYTES ? 1 : MOST_BYTES / place;
     for (size_t i = 0, k; i < (size_t)n; i += k) {
         k = (size_t)n - i < at_once ? (size_t)n - i : at_once;
-        struct pf_buf_copy copy = { h->to + i * place, h->from + i * place, k * place, k * place, k * place, 1 };
-        if (b->ops->heads_alloc) {
-            k = 1;
-            copy.bytes = copy.to_stride = copy.from_stride = h->bytes;
-            copy.rows = h->n_head;
-        }
-        b->ops->buf_copy(b, &copy);
+        size_t bytes = apart ? h->bytes : k * place;
+        b->ops->buf_copy(b, &(struct pf_buf_copy){ h->to + i * place, h->from + i * place, bytes, bytes, bytes,
+                                                   apart ? h->n_head : 1 });
     }
 }
 
@@ -184,7 +181,7 @@ static void copy_state(const struct copying *c)
         pf_state_copy_kept(c->to, CHECKPOINT, c->origin.pos, true, false);
 }
 
-/* Every layer in front of `first` is copied already. With the step lock. */
+/* Layer il, or, behind the last one, the state, and waits until all is done. With the step lock. */
 static pf_status copy_some(const struct copying *c, int il)
 {
     if (!pf_session_is_here(c->to) || !pf_session_is_here(c->from))
