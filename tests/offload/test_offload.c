@@ -552,22 +552,22 @@ static uint64_t hand_on(int what, uint64_t at)
     struct pf_sim sim = { 0 };
     struct pf_stats stats;
     struct file f = { 0 };
-    uint64_t ends[3] = { 0 };
+    int first = what == COPYING ? COPYING : SAVING, last = what == COPYING ? COPYING : LOADING;
     char name[64];
     snprintf(name, sizeof name, "lost at operation %d of %s", (int)at, names[what]);
     pf_model *m = open_model(&set, &sim);
     pf_session *a = open_session(m, MOST_TOKENS), *b = open_session(m, MOST_TOKENS);
     run(a, 0, 3, name);
-    uint64_t from = sim.n_ops;
-    for (int i = what == COPYING ? COPYING : SAVING; i <= what || (what == SAVING && i <= LOADING); i++) {
+    uint64_t n_ops = 0;
+    for (int i = first; i <= last; i++) {
+        uint64_t from = sim.n_ops;
         if (i == what && at)
             lose_in(&sim, at);
-        from = i == what ? sim.n_ops : from;
         pf_status st = i == SAVING    ? pf_session_save(a, write_file, &f)
                        : i == LOADING ? pf_session_load(b, read_file, &f)
                                       : pf_session_copy(b, a, (int64_t)piece_at(3), NULL, NULL);
         CHECK(st == PF_OK, "%s: %s", name, pf_last_error());
-        ends[i] = sim.n_ops;
+        n_ops = i == what ? sim.n_ops - from : n_ops;
     }
     CHECK(pf_session_pos(b) == (int64_t)piece_at(3), "%s: %d positions", name, (int)pf_session_pos(b));
     run(b, 3, 6, name);
@@ -578,7 +578,7 @@ static uint64_t hand_on(int what, uint64_t at)
     pf_session_close(&b);
     pf_model_close(&m);
     free(f.data);
-    return ends[what] - from;
+    return n_ops;
 }
 
 static void test_loss_while_handing_on(void)
