@@ -656,8 +656,8 @@ bool pf_session_save_can_cut(const pf_session *s, int64_t n);
 pf_status pf_session_load_more(pf_session *s, pf_read_fn *read, void *ctx);
 
 /* Makes the sequence the first n tokens of another session's, without its logits; that one stays as it is. Copied is
- * what lies in front of the last position up to n that the other one has the state and the windows of, which is n where
- * neither has any: the rest is evaluated when the sequence goes on. Memory of a device is copied by the device, in
+ * what lies in front of the last position up to n that the other one has the state and the windows of, which is n for a
+ * model without either: the rest is evaluated when the sequence goes on. Memory of a device is copied by the device, in
  * milliseconds. cancel (or NULL) is asked before each layer; steps of other sessions may be made in between, neither of
  * these two may be used. PF_EINVAL: n is no part of the other sequence, or the sessions are not of one model with the
  * same type of keys and values and the same layers on each device, or one has whole windows and the other rings;

@@ -39,7 +39,7 @@ static size_t common_with(const struct sched *sched, const struct slot *s, const
     return can_cut ? 0 : has > wants ? has : wants;
 }
 
-/* How much is kept of what two prompts begin with. */
+/* How much of what two prompts begin with is copied or kept. */
 static size_t kept_of(const struct sched *sched, size_t common)
 {
     return sched->keeper.cuts ? common : common > BY_CHANCE ? common - BY_CHANCE : 0;

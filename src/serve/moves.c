@@ -3,7 +3,7 @@
 #include "serve/scheduler_impl.h"
 
 /* Before a save or load: the first one reads samples of all weights, which may take seconds, so away. Why it failed,
- * that one says. A copy needs none of that. */
+ * that one says. */
 static void identify(const struct sched *sched)
 {
     aside_leave(sched->aside);

@@ -112,7 +112,7 @@ void sched_drop_gone(struct sched *sched);
 
 /* ---- moves.c ----------------------------------------------------------------------------------------------------- */
 
-/* The slot's own sequence is kept, and stays. More of it that others await is kept when it has that. */
+/* The slot's own sequence is kept, and stays. Where others await more of it, the slot stops again when it has that. */
 void sched_begin_keeping(struct sched *sched, struct slot *s);
 /* The slot gets what another one's sequence has of its prompt, and that one makes no steps meanwhile, either; from
  * NULL: what is kept of it. */
@@ -148,7 +148,7 @@ size_t sched_shared(struct sched *sched, const struct slot *s);
 size_t sched_keeps_at(const struct sched *sched, const struct slot *s, size_t shared);
 /* Whether the prompt is evaluated up to where others part from it (n_shared), and waits until that is kept. */
 bool   sched_has_parted(const struct slot *s);
-/* Whether what a slot has is to be kept for others now. */
+/* Whether a slot has as much as it was to stop for (n_shared), which others await, or which is to be kept now. */
 bool   sched_is_kept_for_others(const struct sched *sched, const struct slot *s);
 /* A prompt that begins like another one which is being evaluated, or answered, waits until the other slot has what
  * both begin with, rather than to evaluate it, too. False: there is none. */

@@ -27,8 +27,8 @@ struct slot {
                                         again; else NULL. One token more than n_left: what comes next */
     size_t      n_left;
     size_t      n_reused;            /* tokens of the prompt that were there when the choice began */
-    size_t      n_shared;            /* what others begin with, too: kept when so much is evaluated, or at once, where
-                                        more is; 0: nothing */
+    size_t      n_shared;            /* what others begin with, too: copied or kept when so much is evaluated, or at
+                                        once, where more is; 0: nothing */
     int64_t     prompt_end;          /* positions of the sequence's last prompt; 0: not known */
     int         choice;
     int64_t     n_answer;            /* of this choice */

@@ -298,7 +298,7 @@ static void test_saved(pf_model *m, enum pf_draft draft)
     pf_session_close(&given);
 }
 
-/* So is it copied. */
+/* What drafts are made with is copied with a session, up to where the copy ends. */
 static void test_copied(pf_model *m, enum pf_draft draft)
 {
     pf_session *s = open_session(m, draft), *other = open_session(m, draft);

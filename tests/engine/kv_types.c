@@ -88,7 +88,7 @@ static void test_latents(pf_session *s, struct file *f)
     f->data[TYPE_AT + 1] ^= 1;
 }
 
-/* Token by token, behind what was saved. */
+/* A session that has the first N_SAVED tokens goes on, token by token. */
 static void go_on(pf_session *s, const float *expected)
 {
     for (int i = N_SAVED; i < N; i++) {

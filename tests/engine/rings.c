@@ -258,7 +258,8 @@ static void test_save_refused(pf_model *m)
     pf_session_close(&s);
 }
 
-/* Wherever a ring is in its round, back a little and far; into another ring, too. */
+/* A sequence is copied wherever its ring is in its round, up to a little before its end and far before; into a ring of
+ * another length, too. */
 static void test_copy(pf_model *m)
 {
     pf_session *a = open_session(m, tight, PF_KV_I16), *b = open_session(m, tight, PF_KV_I16),

@@ -316,7 +316,7 @@ static void test_all_logits_and_going_back(pf_session *s, const char *name)
     }
 }
 
-/* Into another session, if there is one that has the same layers on the device. */
+/* A sequence is copied into another session, if that one has the same layers on the device, and goes on there. */
 static void test_copying(const pf_session *s, pf_model *m, const char *name)
 {
     pf_session *other = NULL;

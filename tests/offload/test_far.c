@@ -302,7 +302,7 @@ static void test_saved(void)
     pf_model_close(&cpu);
 }
 
-/* Whatever of the positions is near in either session. */
+/* A copied sequence goes on with the same bits, whatever of its positions is near in either session. */
 static void test_copied(void)
 {
     static const int64_t near[] = { CHUNK, N_CTX, 2 * CHUNK };
